@@ -20,42 +20,8 @@ from headgate.model.names import LONGEST_SECONDS, check_label
 FILE_NAME = "headgate.toml"
 DAY_SECONDS = 24 * 3600
 
-# All keys by section; each may be overridden by HEADGATE_<SECTION>_<KEY>.
-_KNOWN = {
-    "store": (
-        "catalog",
-        "warehouse",
-        "retain",
-        "allowed_locations",
-        "access_delegation",
-        "sts_endpoint",
-        "sts_role_arn",
-    ),
-    "spark": ("master", "remote", "conf", "endpoint"),
-    "builds": ("branch", "fallback", "adopt"),
-    "tasks": ("root",),
-    "conductor": ("url",),
-    "lakefs": ("endpoint",),
-    "server": (
-        "connections",
-        "connections_per_address",
-        "document_bytes",
-        "upload_bytes",
-        "header_seconds",
-        "stall_seconds",
-        "answer_seconds",
-        "idle_seconds",
-        "streams_per_actor",
-        "statements",
-        "statement_seconds",
-        "statement_memory_bytes",
-        "script_bytes",
-        "script_depth",
-    ),
-}
 _TABLES = {"spark.conf"}
 _LISTS = {"builds.fallback", "store.allowed_locations", "store.access_delegation"}
-_NUMBERS = {f"server.{key}" for key in _KNOWN["server"]}
 # Variables without a key in the file, and prefixes that only variables of keys have.
 _VARIABLES = ("url", "token", "actor", "cache")
 _SECTION_VARIABLES = tuple(
@@ -117,6 +83,31 @@ class ServerSettings:
     script_bytes: int = 1024**2
     # Of brackets within brackets.
     script_depth: int = 100
+
+
+def _keys(section: type[SparkSettings | BuildSettings | ServerSettings]) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(section))
+
+
+# All keys by section; each may be overridden by HEADGATE_<SECTION>_<KEY>.
+_KNOWN = {
+    "store": (
+        "catalog",
+        "warehouse",
+        "retain",
+        "allowed_locations",
+        "access_delegation",
+        "sts_endpoint",
+        "sts_role_arn",
+    ),
+    "spark": _keys(SparkSettings),
+    "builds": _keys(BuildSettings),
+    "tasks": ("root",),
+    "conductor": ("url",),
+    "lakefs": ("endpoint",),
+    "server": _keys(ServerSettings),
+}
+_NUMBERS = {f"server.{key}" for key in _KNOWN["server"]}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import pytest
 
 from headgate.catalog.branches import protect_branch
 from headgate.errors import ViewConflict
-from headgate.iceberg.table_catalog import TableChange
+from headgate.iceberg.table_catalog import TableChange, Write
 from headgate.model.changes import Caller
 from headgate.model.contexts import parse_context
 from headgate.model.ids import mint_content
@@ -101,7 +101,7 @@ def test_change_prepared_on_what_the_chain_no_longer_shows_is_a_conflict(
     )
     before = served.publications
     with pytest.raises(ViewConflict):
-        served.catalog.commit(Caller(actor="ana"), chain, [change], None)
+        served.catalog.commit(Write(caller=Caller(actor="ana"), context=chain), [change])
     assert served.publications == before
 
 
@@ -177,7 +177,7 @@ def test_admin_writes_on_a_protected_branch(master: RestClient, served: Served) 
     table = served.catalog.resolve(context, name)
     assert table is not None
     admin = Caller(actor="admin", may_write_protected=True)
-    served.catalog.drop(admin, context, table, None)
+    served.catalog.drop(Write(caller=admin, context=context), table)
     assert served.catalog.resolve(context, name) is None
 
 

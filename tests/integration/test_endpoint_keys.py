@@ -8,7 +8,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from headgate.iceberg.table_catalog import Idempotency, TableChange
+from headgate.iceberg.table_catalog import Idempotency, TableChange, Write
 from headgate.model.changes import Caller
 from headgate.model.contexts import parse_context
 from headgate.model.names import parse_dataset_name
@@ -94,10 +94,11 @@ def test_catalog_itself_answers_a_key_on_record_as_it_did_then(
         content_id=base.content_id,
         type=TransactionType.UPDATE,
     )
-    first = served.catalog.commit(ana, context, [change], key)
-    served.catalog.drop(ana, context, first[0], None)
-    assert served.catalog.commit(ana, context, [change], key) == first
-    assert served.catalog.recall(ana, context, key) == first
+    write = Write(caller=ana, context=context, idempotency=key)
+    first = served.catalog.commit(write, [change])
+    served.catalog.drop(Write(caller=ana, context=context), first[0])
+    assert served.catalog.commit(write, [change]) == first
+    assert served.catalog.recall(write) == first
 
 
 REQUESTS: dict[str, tuple[str, str, Any]] = {

@@ -11,7 +11,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from headgate.catalog.log import list_publications
 from headgate.catalog.records import load_unit
 from headgate.errors import TransactionTypeViolated, ViewConflict
-from headgate.iceberg.table_catalog import TableChange
+from headgate.iceberg.table_catalog import TableChange, Write
 from headgate.model.changes import Caller
 from headgate.model.contexts import parse_context
 from headgate.model.ids import mint_content
@@ -162,7 +162,7 @@ def test_unit_prepared_on_a_view_that_moved_is_a_conflict_and_opens_nothing(
         type=TransactionType.APPEND,
     )
     with pytest.raises(ViewConflict):
-        served.catalog.commit(Caller(actor="ana"), context, [change], None)
+        served.catalog.commit(Write(caller=Caller(actor="ana"), context=context), [change])
     assert not served.store.dataset("db.t").branch("master").load().is_open
 
 

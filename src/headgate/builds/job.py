@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headgate import errors
 from headgate.attempts import (
     LEASE_SECONDS,
     CommitOptions,
@@ -55,13 +56,6 @@ from headgate.catalog.builds import record_jobs
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.merge_base import retype_transactions
 from headgate.catalog.records import check_newest, find_datasets, load_transactions
-from headgate.errors import (
-    AttemptSuperseded,
-    HeadgateError,
-    InputNotFound,
-    NotIncremental,
-    find_known_error,
-)
 from headgate.model import incrementality, nouns
 from headgate.model.changes import Provenance
 from headgate.model.failpoints import Failpoint, reach
@@ -236,7 +230,7 @@ class Ledger:
                 self._recorded_at[position] = now
         if is_due:
             # Lost progress is no reason to fail: the next event records it.
-            with contextlib.suppress(HeadgateError):
+            with contextlib.suppress(errors.HeadgateError):
                 self._record([position])
         self._watch(self.reports)
 
@@ -293,289 +287,268 @@ class Ledger:
 
 def run_job(ledger: Ledger, jobs: Jobs, position: int, retries: int) -> None:
     """Run a job until it succeeds or has no retry left; never raises for user code."""
-    report = ledger.reports[position]
-    work: JobWork | None = None
-    for number in range(1, retries + 2):
-        if ledger.stopped is not None:
-            break
-        try:
-            if work is None:
-                work = _prepare_work(ledger, position)
-                if _is_held(ledger, position):
-                    ledger.abort(position, nouns.JobState.SKIPPED)
-                    return
-            else:
-                attempt = ledger.next_attempt(position)
-                work = replace(work, attempt=attempt, directory=ledger.directory_of(attempt))
-            report.attempts, report.log = number, str(log_in(work.directory))
-            result = _run_once(ledger, jobs, position, work)
-            if result.succeeded:
-                _succeed(ledger, position, work, result)
-                return
-            report.error = result.error or {}
-        except (HeadgateError, OSError) as error:
-            if (known := find_known_error(error)) is None:
-                raise
-            report.error = {"message": known.message, "code": known.code}
-        # The cause of any error may be that the build was canceled or superseded.
-        with contextlib.suppress(HeadgateError):
-            ledger.check_attempt()
-        if work is not None:
-            failed = JobEventType.FAIL if ledger.stopped is None else JobEventType.ABORT
-            ledger.emit(position, failed, work.attempt)
-    if ledger.stopped is not None:
-        report.error = {"message": ledger.stopped}
-        ledger.abort(position, nouns.JobState.ABORTED)
-    else:
-        ledger.abort(position, nouns.JobState.FAILED)
-
-
-def _run_once(ledger: Ledger, jobs: Jobs, position: int, work: JobWork) -> JobResult:
-    attempt = jobs.start(work)
-    ledger.start(position, attempt)
-    ledger.emit(position, JobEventType.START, work.attempt)
-    try:
-        result = attempt.run(partial(ledger.update, position))
-    finally:
-        ledger.end(position)
-    if not result.succeeded:
-        result = explain_end(ledger.parts.database, work.attempt, result)
-    report = ledger.reports[position]
-    report.spark_jobs += result.spark_jobs
-    report.rows, report.checks = result.rows, result.checks
-    return result
+    _Job(ledger, jobs, position).run(retries)
 
 
 def explain_end(database: Database, attempt: nouns.AttemptRef, result: JobResult) -> JobResult:
     """Add to a failure that the attempt was superseded: a rejected HEAD request has no reason."""
     try:
         database.read(partial(check_newest, ref=attempt))
-    except AttemptSuperseded as superseded:
+    except errors.AttemptSuperseded as superseded:
         own = (result.error or {}).get("message")
         message = f"{superseded.message} The job's own error: {own}" if own else superseded.message
         return replace(result, error={**(result.error or {}), "message": message})
     return result
 
 
-def _succeed(ledger: Ledger, position: int, work: JobWork, result: JobResult) -> None:
-    """Commit all outputs of a job at once or, in an atomic build, stage them for its end."""
-    report = ledger.reports[position]
-    report.error = None
-    if result.aborted:
-        ledger.abort(position, nouns.JobState.SUCCEEDED)
-        ledger.emit(position, JobEventType.COMPLETE, work.attempt)
-        return
-    reach(Failpoint.BUILD_JOB_ENDED)
-    ids = list(work.outputs.values())
-    provenance = provenance_of(
-        ledger.opened.id,
-        work.decision,
-        report.inputs,
-        checks=result.checks,
-        snapshots=work.snapshots,
-        reported_by=ledger.opened.reported_by,
-    )
-    made = dict.fromkeys(ids, provenance)
-    inferred = ids if opening_type(work.decision) is nouns.TransactionType.UPDATE else []
-    publication = None
-    if ledger.opened.atomic:
-        complete_transactions(ledger.parts.database, ids, work.attempt)
-        transfer_to_build(ledger.parts.database, work.attempt, ids)
-        ledger.add_staged(made, inferred)
-    else:
-        publication = _commit(ledger, work, made, inferred)
-    ledger.add_made(ids, publication)
-    report.transactions = {str(name): id for name, id in work.outputs.items()}
-    ledger.set(position, nouns.JobState.SUCCEEDED)
-    if not ledger.opened.atomic:
-        ledger.emit(position, JobEventType.COMPLETE, work.attempt)
+class _Job:
+    """The steps of one job: it pins its inputs, runs its attempts, and ends its outputs."""
 
+    def __init__(self, ledger: Ledger, jobs: Jobs, position: int) -> None:
+        self._ledger = ledger
+        self._jobs = jobs
+        self._position = position
+        self._report = ledger.reports[position]
+        self._opened = ledger.opened
+        self._database = ledger.parts.database
+        self._contents = ledger.parts.contents
+        self._planned = ledger.opened.plan.decisions[position]
+        self._outputs = ledger.opened.transactions.get(position, {})
 
-def _commit(
-    ledger: Ledger,
-    work: JobWork,
-    made: Mapping[TransactionId, Provenance],
-    inferred: Collection[TransactionId],
-) -> PublicationNumber | None:
-    receipt = commit_transactions(
-        ledger.parts.database,
-        ledger.parts.contents,
-        list(made),
-        CommitOptions(
-            caller=replace(
-                ledger.opened.caller,
-                attempt=work.attempt,
-                may_write_protected=work.decision.job.spec.source.clean
-                and ledger.opened.reported_by is None,
-            ),
-            provenance=made,
-            inferred=inferred,
-            fallback=work.request.fallback,
-        ),
-    )
-    end_attempt(ledger.parts.database, work.attempt, nouns.AttemptState.SUCCEEDED)
-    return receipt.publication
+    def run(self, retries: int) -> None:
+        ledger, report = self._ledger, self._report
+        work: JobWork | None = None
+        for number in range(1, retries + 2):
+            if ledger.stopped is not None:
+                break
+            try:
+                if work is None:
+                    work = self._prepare_work()
+                    if self._is_held():
+                        ledger.abort(self._position, nouns.JobState.SKIPPED)
+                        return
+                else:
+                    attempt = ledger.next_attempt(self._position)
+                    directory = ledger.directory_of(attempt)
+                    work = replace(work, attempt=attempt, directory=directory)
+                report.attempts, report.log = number, str(log_in(work.directory))
+                result = self._run_once(work)
+                if result.succeeded:
+                    self._succeed(work, result)
+                    return
+                report.error = result.error or {}
+            except (errors.HeadgateError, OSError) as error:
+                if (known := errors.find_known_error(error)) is None:
+                    raise
+                report.error = {"message": known.message, "code": known.code}
+            # The cause of any error may be that the build was canceled or superseded.
+            with contextlib.suppress(errors.HeadgateError):
+                ledger.check_attempt()
+            if work is not None:
+                failed = JobEventType.FAIL if ledger.stopped is None else JobEventType.ABORT
+                ledger.emit(self._position, failed, work.attempt)
+        if ledger.stopped is not None:
+            report.error = {"message": ledger.stopped}
+            ledger.abort(self._position, nouns.JobState.ABORTED)
+        else:
+            ledger.abort(self._position, nouns.JobState.FAILED)
 
+    def _run_once(self, work: JobWork) -> JobResult:
+        attempt = self._jobs.start(work)
+        self._ledger.start(self._position, attempt)
+        self._ledger.emit(self._position, JobEventType.START, work.attempt)
+        try:
+            result = attempt.run(partial(self._ledger.update, self._position))
+        finally:
+            self._ledger.end(self._position)
+        if not result.succeeded:
+            result = explain_end(self._database, work.attempt, result)
+        self._report.spark_jobs += result.spark_jobs
+        self._report.rows, self._report.checks = result.rows, result.checks
+        return result
 
-# --- pinned inputs --------------------------------------------------------------------------
-
-
-def _prepare_work(ledger: Ledger, position: int) -> JobWork:
-    """Pin every input to one transaction: a planned one, or one that this build has made."""
-    decision, request = ledger.opened.plan.decisions[position], ledger.opened.plan.request
-    kinds = ledger.parts.database.read(
-        lambda c: find_datasets(c, [given.dataset for given in decision.inputs])
-    )
-    pins: dict[str, Pinned] = {}
-    contents: dict[str, ContentId] = {}
-    for given in decision.inputs:
-        branch, id, content = _read_at(ledger, given)
-        if id is None or content is None:
-            raise InputNotFound(
-                dataset=str(given.dataset), where=branch, needed_by=decision.job.spec.title
-            )
-        contents[given.name] = content
-        pins[given.name] = Pinned(
-            dataset=given.dataset, branch=branch, transaction=id, kind=kinds[given.dataset].kind
+    def _succeed(self, work: JobWork, result: JobResult) -> None:
+        """Commit all outputs of a job at once or, in an atomic build, stage them for its end."""
+        ledger, report, opened = self._ledger, self._report, self._opened
+        report.error = None
+        if result.aborted:
+            ledger.abort(self._position, nouns.JobState.SUCCEEDED)
+            ledger.emit(self._position, JobEventType.COMPLETE, work.attempt)
+            return
+        reach(Failpoint.BUILD_JOB_ENDED)
+        ids = list(work.outputs.values())
+        provenance = provenance_of(
+            opened.id,
+            work.decision,
+            report.inputs,
+            checks=result.checks,
+            snapshots=work.snapshots,
+            reported_by=opened.reported_by,
         )
-    ledger.reports[position].inputs = [
-        {"dataset": str(p.dataset), "branch": p.branch, "transaction": p.transaction}
-        for p in pins.values()
-    ]
-    made_from = decision.made_from or fingerprint(
-        decision.job.spec, parameters=request.parameters, inputs=contents
-    )
-    settled, snapshots = _settle_extent(
-        ledger, position, replace(decision, made_from=made_from), pins
-    )
-    ledger.reports[position].decision = settled
-    attempt = ledger.attempt(position)
-    return JobWork(
-        decision=settled,
-        attempt=attempt,
-        inputs=pins,
-        snapshots=snapshots,
-        outputs=ledger.opened.transactions[position],
-        request=request,
-        directory=ledger.directory_of(attempt),
-    )
+        made = dict.fromkeys(ids, provenance)
+        inferred = ids if opening_type(work.decision) is nouns.TransactionType.UPDATE else []
+        publication = None
+        if opened.atomic:
+            complete_transactions(self._database, ids, work.attempt)
+            transfer_to_build(self._database, work.attempt, ids)
+            ledger.add_staged(made, inferred)
+        else:
+            publication = self._commit(work, made, inferred)
+        ledger.add_made(ids, publication)
+        report.transactions = {str(name): id for name, id in work.outputs.items()}
+        ledger.set(self._position, nouns.JobState.SUCCEEDED)
+        if not opened.atomic:
+            ledger.emit(self._position, JobEventType.COMPLETE, work.attempt)
 
+    def _commit(
+        self,
+        work: JobWork,
+        made: Mapping[TransactionId, Provenance],
+        inferred: Collection[TransactionId],
+    ) -> PublicationNumber | None:
+        is_clean = work.decision.job.spec.source.clean and self._opened.reported_by is None
+        caller = replace(self._opened.caller, attempt=work.attempt, may_write_protected=is_clean)
+        options = CommitOptions(
+            caller=caller, provenance=made, inferred=inferred, fallback=work.request.fallback
+        )
+        receipt = commit_transactions(self._database, self._contents, list(made), options)
+        end_attempt(self._database, work.attempt, nouns.AttemptState.SUCCEEDED)
+        return receipt.publication
 
-def _is_held(ledger: Ledger, position: int) -> bool:
-    """Return whether a reset holds the key, which may be known only once the inputs are made."""
-    plan, report = ledger.opened.plan, ledger.reports[position]
-    if plan.decisions[position].made_from is not None:
-        return False
-    held = ledger.parts.database.read(lambda c: find_late_hold(c, plan, report.decision))
-    if held is not None:
-        report.decision = hold(report.decision, held)
-    return held is not None
+    # --- pinned inputs ----------------------------------------------------------------------
 
+    def _prepare_work(self) -> JobWork:
+        """Pin every input to one transaction: a planned one, or one that this build has made."""
+        decision, request = self._planned, self._opened.plan.request
+        names = [given.dataset for given in decision.inputs]
+        kinds = self._database.read(lambda c: find_datasets(c, names))
+        pins: dict[str, Pinned] = {}
+        contents: dict[str, ContentId] = {}
+        for given in decision.inputs:
+            branch, id, content = self._read_at(given)
+            if id is None or content is None:
+                raise errors.InputNotFound(
+                    dataset=str(given.dataset), where=branch, needed_by=decision.job.spec.title
+                )
+            contents[given.name] = content
+            kind = kinds[given.dataset].kind
+            pins[given.name] = Pinned(
+                dataset=given.dataset, branch=branch, transaction=id, kind=kind
+            )
+        self._report.inputs = [
+            {"dataset": str(p.dataset), "branch": p.branch, "transaction": p.transaction}
+            for p in pins.values()
+        ]
+        made_from = decision.made_from or fingerprint(
+            decision.job.spec, parameters=request.parameters, inputs=contents
+        )
+        settled, snapshots = self._settle_extent(replace(decision, made_from=made_from), pins)
+        self._report.decision = settled
+        attempt = self._ledger.attempt(self._position)
+        return JobWork(
+            decision=settled,
+            attempt=attempt,
+            inputs=pins,
+            snapshots=snapshots,
+            outputs=self._outputs,
+            request=request,
+            directory=self._ledger.directory_of(attempt),
+        )
 
-def _read_at(
-    ledger: Ledger, given: PlannedInput
-) -> tuple[str, TransactionId | None, ContentId | None]:
-    """Return branch, transaction and content of an input."""
-    if given.made_by is None:
-        return given.branch, given.transaction, given.content
-    made = ledger.find_made(given.dataset)
-    if made is not None:
-        branch = ledger.opened.plan.request.branch
-        return branch, made.id, made.version.content_id if made.version else None
-    # The upstream job aborted its output, so the earlier view is still the input.
-    chain = ledger.opened.plan.request.chain
-    view = ledger.parts.database.read(lambda c: first_view(c, given.dataset, chain))
-    if view is None:
-        return " > ".join(chain), None, None
-    return view.branch, view.transaction, view.content
+    def _is_held(self) -> bool:
+        """Return whether a reset holds the key, which may be known only once inputs are made."""
+        if self._planned.made_from is not None:
+            return False
+        plan, decision = self._opened.plan, self._report.decision
+        held = self._database.read(lambda c: find_late_hold(c, plan, decision))
+        if held is not None:
+            self._report.decision = hold(decision, held)
+        return held is not None
 
+    def _read_at(self, given: PlannedInput) -> tuple[str, TransactionId | None, ContentId | None]:
+        """Return branch, transaction and content of an input."""
+        if given.made_by is None:
+            return given.branch, given.transaction, given.content
+        request = self._opened.plan.request
+        if (made := self._ledger.find_made(given.dataset)) is not None:
+            return request.branch, made.id, made.version.content_id if made.version else None
+        # The upstream job aborted its output, so the earlier view is still the input.
+        view = self._database.read(lambda c: first_view(c, given.dataset, request.chain))
+        if view is None:
+            return " > ".join(request.chain), None, None
+        return view.branch, view.transaction, view.content
 
-# --- full or incremental --------------------------------------------------------------------
+    # --- full or incremental ----------------------------------------------------------------
 
+    def _settle_extent(
+        self, decision: Decision, pins: Mapping[str, Pinned]
+    ) -> tuple[Decision, dict[str, int]]:
+        """Return the decision with its extent, and the snapshots of the tables that it reads.
 
-def _settle_extent(
-    ledger: Ledger, position: int, decision: Decision, pins: Mapping[str, Pinned]
-) -> tuple[Decision, dict[str, int]]:
-    """Return the decision with its extent, and the snapshots of the tables that it reads.
-
-    Raise `NotIncremental` where a transform that requires an incremental build cannot have one.
-    """
-    if decision.job.spec.declaration.incremental is None:
-        return decision, {}
-    extent = decision.incremental
-    if extent is None or extent.extent is incrementality.Extent.UNDECIDED:
-        decision = _decide_extent(ledger, position, decision, pins)
+        Raise `NotIncremental` where a transform that requires an incremental build cannot have one.
+        """
+        if decision.job.spec.declaration.incremental is None:
+            return decision, {}
         extent = decision.incremental
-    assert extent is not None, "the extent of a job is decided before it runs"
-    if extent.refused:
-        raise NotIncremental(
-            transform=decision.job.spec.title, reason=extent.reason, broken_by=extent.broken_by
-        )
-    current = _current_snapshots(ledger, pins)
-    reads = tuple(_at_current_snapshot(span, current) for span in extent.reads)
-    snapshots = {str(p.dataset): id for n, p in pins.items() if (id := current.get(n)) is not None}
-    return replace(decision, incremental=replace(extent, reads=reads)), snapshots
-
-
-def _decide_extent(
-    ledger: Ledger, position: int, decision: Decision, pins: Mapping[str, Pinned]
-) -> Decision:
-    """Decide by the rules of planning, from the transactions that this build has made."""
-    outputs = ledger.opened.transactions[position]
-    answers: dict[incrementality.Question, incrementality.Answer] = {}
-    while True:
-        extent, bases = ledger.parts.database.read(
-            partial(
-                _read_and_decide, decision=decision, pins=pins, outputs=outputs, answers=answers
+        if extent is None or extent.extent is incrementality.Extent.UNDECIDED:
+            decision = self._decide_extent(decision, pins)
+            extent = decision.incremental
+        assert extent is not None, "the extent of a job is decided before it runs"
+        if extent.refused:
+            raise errors.NotIncremental(
+                transform=decision.job.spec.title, reason=extent.reason, broken_by=extent.broken_by
             )
-        )
-        if not extent.questions:
-            break
-        answers |= inspect_content(ledger.parts.database, ledger.parts.contents, extent.questions)
-    made_from = decision.made_from
-    if made_from is not None and extent.extent is incrementality.Extent.INCREMENTAL:
-        made_from = with_base(made_from, bases)
-    decided = replace(decision, incremental=extent, made_from=made_from)
-    type = opening_type(decided)
-    if type is not nouns.TransactionType.SNAPSHOT:
-        # They were opened for a full build.
-        retype_transactions(
-            ledger.parts.database, list(outputs.values()), type, attempt=ledger.attempt(position)
-        )
-    return decided
+        current = self._current_snapshots(pins)
+        reads = tuple(_at_current_snapshot(span, current) for span in extent.reads)
+        found = ((str(pin.dataset), current.get(name)) for name, pin in pins.items())
+        snapshots = {dataset: id for dataset, id in found if id is not None}
+        return replace(decision, incremental=replace(extent, reads=reads)), snapshots
 
+    def _decide_extent(self, decision: Decision, pins: Mapping[str, Pinned]) -> Decision:
+        """Decide by the rules of planning, from the transactions that this build has made."""
+        spec = decision.job.spec.declaration.incremental
+        assert spec is not None
+        places = [
+            incrementality.Place(name=name, dataset=pin.dataset, head=pin.transaction)
+            for name, pin in pins.items()
+        ]
+        answers: dict[incrementality.Question, incrementality.Answer] = {}
+        outputs = self._outputs
 
-def _read_and_decide(
-    connection: Connection,
-    *,
-    decision: Decision,
-    pins: Mapping[str, Pinned],
-    outputs: Mapping[DatasetName, TransactionId],
-    answers: Mapping[incrementality.Question, incrementality.Answer],
-) -> tuple[incrementality.Incrementality, dict[DatasetName, incrementality.Base]]:
-    opened = load_transactions(connection, outputs.values())
-    past = CatalogPast(connection, lambda name: opened[outputs[name]].parent)
-    spec = decision.job.spec.declaration.incremental
-    assert spec is not None
-    bases = {name: past.base(name) for name in outputs}
-    places = [
-        incrementality.Place(name=name, dataset=pin.dataset, head=pin.transaction)
-        for name, pin in pins.items()
-    ]
-    return incrementality.decide_incremental(spec, places, bases, past, answers), bases
+        def decide(
+            connection: Connection,
+        ) -> tuple[incrementality.Incrementality, dict[DatasetName, incrementality.Base]]:
+            opened = load_transactions(connection, outputs.values())
+            past = CatalogPast(connection, lambda name: opened[outputs[name]].parent)
+            bases = {name: past.base(name) for name in outputs}
+            return incrementality.decide_incremental(spec, places, bases, past, answers), bases
 
+        while True:
+            extent, bases = self._database.read(decide)
+            if not extent.questions:
+                break
+            answers |= inspect_content(self._database, self._contents, extent.questions)
+        made_from = decision.made_from
+        if made_from is not None and extent.extent is incrementality.Extent.INCREMENTAL:
+            made_from = with_base(made_from, bases)
+        decided = replace(decision, incremental=extent, made_from=made_from)
+        type, attempt = opening_type(decided), self._ledger.attempt(self._position)
+        if type is not nouns.TransactionType.SNAPSHOT:
+            # They were opened for a full build.
+            retype_transactions(self._database, list(outputs.values()), type, attempt=attempt)
+        return decided
 
-def _current_snapshots(ledger: Ledger, pins: Mapping[str, Pinned]) -> dict[str, int | None]:
-    """Return the current snapshot of each input that is a table."""
-    tables = {n: p.transaction for n, p in pins.items() if p.kind is nouns.DatasetKind.TABLE}
-    found = ledger.parts.database.read(lambda c: load_transactions(c, tables.values()))
-    current: dict[str, int | None] = {}
-    for name, id in tables.items():
-        version = found[id].version
-        if version is not None:
-            metadata = ledger.parts.contents.tables.read(version.location).metadata
-            current[name] = current_snapshot_id(metadata)
-    return current
+    def _current_snapshots(self, pins: Mapping[str, Pinned]) -> dict[str, int | None]:
+        """Return the current snapshot of each input that is a table."""
+        tables = {n: p.transaction for n, p in pins.items() if p.kind is nouns.DatasetKind.TABLE}
+        found = self._database.read(lambda c: load_transactions(c, tables.values()))
+        current: dict[str, int | None] = {}
+        for name, id in tables.items():
+            version = found[id].version
+            if version is not None:
+                metadata = self._contents.tables.read(version.location).metadata
+                current[name] = current_snapshot_id(metadata)
+        return current
 
 
 def _at_current_snapshot(

@@ -21,15 +21,7 @@ from headgate.catalog.publish import publish_in
 from headgate.catalog.records import load_transactions, lock_attempt
 from headgate.catalog.transactions import Opener, Opening, open_in, stage_in
 from headgate.errors import PlanChanged
-from headgate.model import ids
-from headgate.model.changes import (
-    AddTransaction,
-    Caller,
-    CommitTransaction,
-    CreateBranch,
-    Provenance,
-    PublishRequest,
-)
+from headgate.model import changes, ids
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.freshness import Decided, Decision
 from headgate.model.incrementality import Extent
@@ -44,7 +36,7 @@ class OpeningRequest:
     id: ids.BuildId
     plan: Plan
     # Its attempt is that of the build.
-    caller: Caller
+    caller: changes.Caller
     atomic: bool
     # Of a client-run build: the actor whose claim it is that the published code ran.
     reported_by: str | None = None
@@ -64,7 +56,7 @@ class OpenedBuild(OpeningRequest):
     transactions: Mapping[int, Mapping[DatasetName, ids.TransactionId]]
     # Adopted transactions: committed already or, in an atomic build, committed with the rest.
     adopted: Mapping[DatasetName, ids.TransactionId]
-    adoptions: tuple[CommitTransaction, ...]
+    adoptions: tuple[changes.CommitTransaction, ...]
     publications: tuple[ids.PublicationNumber, ...]
     # Branches that it writes; those made for the build are dropped if nothing commits there.
     branches: tuple[ids.BranchId, ...]
@@ -124,7 +116,7 @@ class _Opening:
             for decision in self._plan.decisions
             for output in decision.job.spec.outputs
         }
-        steps: list[CreateBranch] = []
+        steps: list[changes.CreateBranch] = []
         for name, place in places.items():
             dataset = place.dataset
             if dataset is None:
@@ -132,31 +124,21 @@ class _Opening:
                     self._connection, name, kind=kinds[name], branch=None, caller=self._caller
                 ).id
             if place.branch is None:
-                step = self._new_branch(dataset, place)
+                step = changes.CreateBranch.off(
+                    place.parent,
+                    dataset=dataset,
+                    name=self._plan.request.branch,
+                    remembered_chain=place.remembered_chain,
+                    made_for=self._request.id,
+                )
                 steps.append(step)
                 places[name] = replace(place, dataset=dataset, branch=step.id, view=step.view)
         self._publish(PublicationKind.CREATE, steps)
         return places
 
-    def _new_branch(self, dataset: ids.DatasetId, place: Place) -> CreateBranch:
-        parent = place.parent
-        return CreateBranch(
-            id=ids.mint_branch(),
-            dataset=dataset,
-            name=self._plan.request.branch,
-            parent=parent.id if parent else None,
-            expected_head=parent.head if parent else None,
-            expected_view=parent.view if parent else None,
-            # Branches that builds make fork at the view, never at an OPEN head.
-            head=parent.view if parent else None,
-            view=parent.view if parent else None,
-            remembered_chain=place.remembered_chain,
-            made_for=self._request.id,
-        )
-
     def _adopt(
         self, places: Mapping[DatasetName, Place]
-    ) -> tuple[dict[DatasetName, ids.TransactionId], tuple[CommitTransaction, ...]]:
+    ) -> tuple[dict[DatasetName, ids.TransactionId], tuple[changes.CommitTransaction, ...]]:
         """Publish adopted results; in an atomic build, only open and stage them."""
         wanted = {
             name: (decision, id)
@@ -175,8 +157,8 @@ class _Opening:
             )
             new = {transaction.dataset: transaction.id for transaction in opened}
             bases = {transaction.dataset: transaction.version for transaction in opened}
-        commits: list[CommitTransaction] = []
-        additions: list[AddTransaction] = []
+        commits: list[changes.CommitTransaction] = []
+        additions: list[changes.AddTransaction] = []
         for name, (decision, id) in wanted.items():
             original, place = originals[id], places[name]
             provenance = provenance_of(
@@ -187,7 +169,7 @@ class _Opening:
                 continue
             assert place.branch is not None
             additions.append(
-                AddTransaction(
+                changes.AddTransaction(
                     id=new[name],
                     branch=place.branch,
                     expected_head=place.view,
@@ -206,8 +188,8 @@ class _Opening:
         id: ids.TransactionId,
         original: Transaction,
         base: Version | None,
-        provenance: Provenance,
-    ) -> CommitTransaction:
+        provenance: changes.Provenance,
+    ) -> changes.CommitTransaction:
         version = original.version
         assert version is not None, f"{original.id} has nothing to adopt"
         stage_in(
@@ -217,7 +199,7 @@ class _Opening:
             expected=base.id if base is not None else None,
             attempt=self._attempt,
         )
-        return CommitTransaction(
+        return changes.CommitTransaction(
             transaction=id, version=version, type=original.type, provenance=provenance
         )
 
@@ -272,13 +254,15 @@ class _Opening:
         )
 
     def _publish(
-        self, kind: PublicationKind, steps: Sequence[CreateBranch] | Sequence[AddTransaction]
+        self,
+        kind: PublicationKind,
+        steps: Sequence[changes.CreateBranch] | Sequence[changes.AddTransaction],
     ) -> None:
         if not steps:
             return
         receipt = publish_in(
             self._connection,
-            PublishRequest(caller=self._caller, kind=kind, changes=tuple(steps)),
+            changes.PublishRequest(caller=self._caller, kind=kind, changes=tuple(steps)),
             ids.mint_operation(),
         )
         if receipt.publication is not None:
@@ -295,9 +279,4 @@ def opening_type(decision: Decision) -> TransactionType:
 
 def _opening(place: Place, type: TransactionType) -> Opening:
     assert place.branch is not None
-    return Opening(
-        branch=place.branch,
-        type=type,
-        planned_view=place.view,
-        planned=True,
-    )
+    return Opening(branch=place.branch, type=type, planned_view=place.view, planned=True)

@@ -534,10 +534,7 @@ def provenance_of(
         "inputs": list(inputs),
     }
     if adopted_from is not None:
-        facts["adopted_from"] = {
-            "transaction": adopted_from.id,
-            "branch": adopted_from.branch,
-        }
+        facts["adopted_from"] = {"transaction": adopted_from.id, "branch": adopted_from.branch}
         facts |= carried_facts(adopted_from.provenance)
         reported_by = adopted_from.provenance.get(_REPORTED_BY)
     if reported_by is not None:

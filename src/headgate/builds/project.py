@@ -768,9 +768,5 @@ def find_unpublished(directory: Path, branch: str, jobspecs: FindJobSpecs) -> Un
     if is_same and not changes:
         return None
     return Unpublished(
-        branch=branch,
-        commit=commit,
-        checked_out=checked_out,
-        changes=changes,
-        published=newest,
+        branch=branch, commit=commit, checked_out=checked_out, changes=changes, published=newest
     )

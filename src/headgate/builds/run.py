@@ -8,14 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-from headgate import errors
-from headgate.attempts import (
-    LEASE_SECONDS,
-    RENEW_SECONDS,
-    CommitOptions,
-    Heartbeat,
-    commit_transactions,
-)
+from headgate import attempts, errors
 from headgate.builds.attempt import JobEventType, Jobs, Parts, keep_only_logs
 from headgate.builds.job import Ledger, run_job
 from headgate.builds.open import OpenedBuild, OpeningRequest, open_build
@@ -75,7 +68,7 @@ def run_build(
         parts.database,
         key,
         actor=request.actor,
-        lease_seconds=LEASE_SECONDS,
+        lease_seconds=attempts.LEASE_SECONDS,
         scope={"branch": request.plan.branch},
         check_holder=request.check_holder,
     ).ref
@@ -163,14 +156,14 @@ class _Build:
         ledger, opened = self._ledger, self._ledger.opened
         ids = list(ledger.staged)
         if ids or opened.adoptions:
-            options = CommitOptions(
+            options = attempts.CommitOptions(
                 caller=opened.caller,
                 provenance=ledger.staged,
                 inferred=ledger.inferred,
                 fallback=opened.plan.request.fallback,
             )
             try:
-                receipt = commit_transactions(
+                receipt = attempts.commit_transactions(
                     self._database,
                     ledger.parts.contents,
                     ids,
@@ -279,7 +272,7 @@ class _Schedule:
             self._ledger.abort(position, JobState.ABORTED)
 
 
-def _heartbeat(ledger: Ledger) -> Heartbeat:
+def _heartbeat(ledger: Ledger) -> attempts.Heartbeat:
     """Renew the leases of a build, and stop the build if another process ended it."""
     renewed = time.monotonic()
 
@@ -288,11 +281,11 @@ def _heartbeat(ledger: Ledger) -> Heartbeat:
         # The next beat tries again; leases outlast a short outage of the catalog.
         with contextlib.suppress(errors.HeadgateError):
             ledger.check_attempt()
-        if time.monotonic() - renewed >= RENEW_SECONDS and ledger.ended_by is None:
+        if time.monotonic() - renewed >= attempts.RENEW_SECONDS and ledger.ended_by is None:
             renewed = time.monotonic()
             for ref in (ledger.opened.attempt, *ledger.live_attempts()):
                 # A job that has ended meanwhile needs no lease.
                 with contextlib.suppress(errors.HeadgateError):
                     heartbeat(ledger.parts.database, ref)
 
-    return Heartbeat(beat, seconds=_HEARTBEAT_SECONDS)
+    return attempts.Heartbeat(beat, seconds=_HEARTBEAT_SECONDS)

@@ -16,11 +16,11 @@ from headgate import errors
 from headgate.catalog import records, schema
 from headgate.catalog.database import Database, as_unit_of_work, backoff_seconds, now
 from headgate.catalog.publish import publish, publish_prepared
-from headgate.catalog.resolve import check_exists, find_tagged
+from headgate.catalog.resolve import check_committed, check_exists, find_tagged
 from headgate.catalog.transactions import check_may_write, find_protections, record_event
 from headgate.model import changes, nouns
 from headgate.model.access import ALL, Protections, check_patterns
-from headgate.model.ids import BranchId, mint_branch
+from headgate.model.ids import BranchId
 from headgate.model.names import check_branch_name
 
 # Tries to create a child branch while its parent moves.
@@ -48,10 +48,7 @@ def create_branch(
     def request(connection: Connection) -> changes.PublishRequest:
         change = _create_change(connection, dataset, name, parent=parent, at=at)
         return changes.PublishRequest(
-            caller=caller,
-            kind=nouns.PublicationKind.CREATE,
-            changes=(change,),
-            operation=operation,
+            caller=caller, kind=nouns.PublicationKind.CREATE, changes=(change,), operation=operation
         )
 
     for failures in range(_TRIES):
@@ -74,7 +71,7 @@ def _create_change(
     if parent is None:
         if at is not None:
             raise errors.Invalid("a root has no history: `at` needs a branch to start `from`.")
-        return changes.CreateBranch(id=mint_branch(), dataset=dataset.id, name=name, parent=None)
+        return changes.CreateBranch(dataset=dataset.id, name=name, parent=None)
     source = records.load_branch(connection, dataset, parent)
     head, view = source.head, source.view
     if at is not None:
@@ -83,7 +80,6 @@ def _create_change(
         attempt = records.load_transactions(connection, [head])[head].attempt
         head = view if attempt is not None else head
     return changes.CreateBranch(
-        id=mint_branch(),
         dataset=dataset.id,
         name=name,
         parent=source.id,
@@ -156,9 +152,9 @@ def _uses(connection: Connection, targets: Sequence[nouns.Branch]) -> list[str]:
 
 def restore_branches(
     database: Database,
+    dataset: nouns.Dataset | None,
     name: str,
     *,
-    dataset: nouns.Dataset | None,
     caller: changes.Caller,
     operation: changes.OperationKey | None = None,
 ) -> changes.Receipt:
@@ -285,10 +281,7 @@ def _committed(connection: Connection, branch: nouns.Branch, id: str) -> nouns.T
         raise errors.NotInHistory(
             dataset=str(branch.dataset), branch=branch.name, transaction=transaction.id
         )
-    if transaction.state is not nouns.TransactionState.COMMITTED:
-        raise errors.TransactionNotCommitted(transaction=id, state=transaction.state)
-    if transaction.condemned:
-        raise errors.VersionExpired(what=f"transaction {id}")
+    check_committed(transaction)
     return transaction
 
 

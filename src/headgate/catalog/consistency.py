@@ -14,15 +14,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, RowMapping, and_, func, or_, select, text, union, union_all
 
+from headgate.catalog import records
 from headgate.catalog.database import now
-from headgate.catalog.records import (
-    DATASET_NAME,
-    SKEW_US,
-    dataset_name,
-    is_too_long,
-    load,
-    rows_of,
-)
 from headgate.catalog.recovery import list_intents
 from headgate.catalog.retention import PAGE_ROWS, remembered_since
 from headgate.catalog.schema import (
@@ -117,10 +110,10 @@ def check_views_follow_log(connection: Connection) -> Iterator[Finding]:
         branches.c.view_id,
         newest(moves.c.to_id).label("logged"),
         newest(moves.c.change).label("change"),
-        *DATASET_NAME,
+        *records.DATASET_NAME,
     ).join(datasets, datasets.c.id == branches.c.dataset_id)
     for row in connection.execute(query).mappings():
-        where = f"{dataset_name(row)}@{row['name']}"
+        where = f"{records.dataset_name(row)}@{row['name']}"
         if row["change"] is None or row["change"] == "deleted":
             entry = "has not created it" if row["change"] is None else "has deleted it"
             yield _damage(f"the branch exists, but the log {entry}", where)
@@ -203,7 +196,7 @@ def check_leases(connection: Connection) -> Iterator[Finding]:
             transactions.c.actor,
             transactions.c.lease_until,
             transactions.c.branch_name,
-            *DATASET_NAME,
+            *records.DATASET_NAME,
         )
         .join(datasets, datasets.c.id == transactions.c.dataset_id)
         .where(transactions.c.state == TransactionState.OPEN, transactions.c.lease_until < moment)
@@ -212,7 +205,7 @@ def check_leases(connection: Connection) -> Iterator[Finding]:
         yield Finding(
             what=f"transaction {row['id']} of {row['actor']} is OPEN, and its lease ran out "
             f"{_ago(moment, row['lease_until'])} ago",
-            where=f"{dataset_name(row)}@{row['branch_name']}",
+            where=f"{records.dataset_name(row)}@{row['branch_name']}",
             remedy=f"If no writer uses it: headgate txn abort {row['id']} (`headgate recover` "
             "does it some time later).",
         )
@@ -237,7 +230,7 @@ _CORRECT = (
 def check_clock(connection: Connection) -> Iterator[Finding]:
     """Check for times in the future: of publications, transactions, leases and cleanup."""
     moment = now(connection)
-    limit = moment + SKEW_US
+    limit = moment + records.SKEW_US
 
     def find(what: str) -> Finding:
         return Finding(what=what, where="the clock", remedy=_CORRECT)
@@ -267,7 +260,7 @@ def check_clock(connection: Connection) -> Iterator[Finding]:
         (attempts, "attempts", AttemptState.RUNNING),
     ):
         long = select(func.count(), func.max(table.c.lease_until)).where(
-            table.c.state == held, is_too_long(table, moment)
+            table.c.state == held, records.is_too_long(table, moment)
         )
         count, until = connection.execute(long).one()
         if count:
@@ -343,7 +336,7 @@ def check_branches(connection: Connection) -> Iterator[Finding]:
     query = (
         select(
             branches,
-            *DATASET_NAME,
+            *records.DATASET_NAME,
             _heads.c.id.label("found_head"),
             _heads.c.state.label("head_state"),
             _heads.c.parent_id.label("head_parent"),
@@ -362,7 +355,8 @@ def check_branches(connection: Connection) -> Iterator[Finding]:
     parents: dict[str, str | None] = {}
     names: dict[str, str] = {}
     for row in connection.execute(query).mappings():
-        where = f"{dataset_name(row)}@{row['name']}"
+        dataset = records.dataset_name(row)
+        where = f"{dataset}@{row['name']}"
         parents[row["id"]], names[row["id"]] = row["parent_id"], where
         for what in (*_pointer_defects(row), *_head_defects(row)):
             yield _damage(what, where)
@@ -371,7 +365,7 @@ def check_branches(connection: Connection) -> Iterator[Finding]:
             yield Finding(
                 what=f"its parent branch {row['parent_id']} {gone}",
                 where=where,
-                remedy=f"headgate branch reparent {dataset_name(row)} {row['name']} --under PARENT",
+                remedy=f"headgate branch reparent {dataset} {row['name']} --under PARENT",
             )
     yield from _cycles(parents, names)
 
@@ -456,7 +450,7 @@ def check_tags(connection: Connection) -> Iterator[Finding]:
             tags.c.dataset_id,
             transactions.c.state,
             transactions.c.dataset_id.label("found_dataset"),
-            *DATASET_NAME,
+            *records.DATASET_NAME,
         )
         .join(datasets, datasets.c.id == tags.c.dataset_id)
         .outerjoin(transactions, transactions.c.id == tags.c.transaction_id)
@@ -465,26 +459,27 @@ def check_tags(connection: Connection) -> Iterator[Finding]:
         same = row["found_dataset"] == row["dataset_id"]
         if not same or row["state"] != TransactionState.COMMITTED:
             state = row["state"] if same else "no transaction of this dataset"
+            dataset = records.dataset_name(row)
             yield Finding(
                 what=f"it pins {row['transaction_id']}, which is {state}",
-                where=f"tag {row['tag']} of {dataset_name(row)}",
-                remedy=f"headgate tag delete {dataset_name(row)} {row['tag']}",
+                where=f"tag {row['tag']} of {dataset}",
+                remedy=f"headgate tag delete {dataset} {row['tag']}",
             )
 
 
 def check_rules(connection: Connection) -> Iterator[Finding]:
     """Find views with rows that an engine wrote against the constraints of the table."""
     query = (
-        select(branches.c.name.label("branch"), transactions.c.provenance, *DATASET_NAME)
+        select(branches.c.name.label("branch"), transactions.c.provenance, *records.DATASET_NAME)
         .join(transactions, transactions.c.id == branches.c.view_id)
         .join(datasets, datasets.c.id == branches.c.dataset_id)
         .where(transactions.c.provenance.contains(f'"{FLAGGED}"'))
     )
     for row in connection.execute(query).mappings():
-        if note := rules_note(load(row["provenance"])):
+        if note := rules_note(records.load(row["provenance"])):
             yield Finding(
                 what=note,
-                where=f"{dataset_name(row)}@{row['branch']}",
+                where=f"{records.dataset_name(row)}@{row['branch']}",
                 remedy="Correct the rows by `headgate mutate`, then apply the schema file again: "
                 "`headgate schema apply` validates all rows.",
             )
@@ -558,7 +553,7 @@ def list_shown(connection: Connection) -> list[Shown]:
             versions.c.location,
             datasets.c.kind,
             datasets.c.owned,
-            *DATASET_NAME,
+            *records.DATASET_NAME,
             func.min(places.c.name).label("place"),
         )
         .join(transactions, transactions.c.version_id == versions.c.id)
@@ -576,7 +571,7 @@ def list_shown(connection: Connection) -> list[Shown]:
     found: dict[str, Shown] = {}
     for row in connection.execute(query).mappings():
         shown = Shown(
-            where=f"{dataset_name(row)}@{row['place']}",
+            where=f"{records.dataset_name(row)}@{row['place']}",
             kind=DatasetKind(row["kind"]),
             owned=bool(row["owned"]),
             location=row["location"],
@@ -664,7 +659,7 @@ class _PlaceCache:
     def _fetch(self, ids: set[TransactionId]) -> None:
         missing = ids - self._known.keys()
         self._known |= dict.fromkeys(missing)
-        for row in rows_of(self._connection, _PLACES, missing, column=transactions.c.id):
+        for row in records.rows_of(self._connection, _PLACES, missing, column=transactions.c.id):
             self._known[row.id] = Place._make(row)
 
 

@@ -466,10 +466,7 @@ class Database:
         except ImportError as error:
             raise errors.MissingExtra(feature="a PostgreSQL catalog", extra="postgres") from error
         return postgres_engine(
-            self.url,
-            lock_timeout_ms=_BUSY_TIMEOUT_MS,
-            kept=_KEPT_CONNECTIONS,
-            most=most,
+            self.url, lock_timeout_ms=_BUSY_TIMEOUT_MS, kept=_KEPT_CONNECTIONS, most=most
         )
 
     def _connect_read_only(

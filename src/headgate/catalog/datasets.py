@@ -10,13 +10,14 @@ from headgate import errors
 from headgate.catalog import records
 from headgate.catalog.database import as_unit_of_work, now
 from headgate.catalog.publish import publish_in
+from headgate.catalog.resolve import check_committed
 from headgate.catalog.schema import branches, datasets, namespaces, tags, transactions
 from headgate.catalog.transactions import check_may_write
 from headgate.model.changes import Caller, CreateBranch, OperationKey, PublishRequest
 from headgate.model.contexts import is_moment
-from headgate.model.ids import DatasetId, TransactionId, mint_branch, mint_dataset, mint_operation
+from headgate.model.ids import DatasetId, TransactionId, mint_dataset, mint_operation
 from headgate.model.names import DatasetName, check_branch_name
-from headgate.model.nouns import Dataset, DatasetKind, PublicationKind, Tag, TransactionState
+from headgate.model.nouns import Dataset, DatasetKind, PublicationKind, Tag
 
 
 def create_dataset_in(
@@ -51,7 +52,7 @@ def create_dataset_in(
         )
     )
     if branch is not None:
-        root = CreateBranch(id=mint_branch(), dataset=id, name=branch, parent=None)
+        root = CreateBranch(dataset=id, name=branch, parent=None)
         publish_in(
             connection,
             PublishRequest(
@@ -134,8 +135,7 @@ def list_namespaces(connection: Connection) -> list[tuple[str, ...]]:
 
 # A branch shows a dataset if its view has content, or if its head is an OPEN transaction.
 _SHOWS = or_(
-    transactions.c.version_id.is_not(None),
-    branches.c.head_id.is_distinct_from(branches.c.view_id),
+    transactions.c.version_id.is_not(None), branches.c.head_id.is_distinct_from(branches.c.view_id)
 )
 _SHOWN = (
     select(*records.DATASET_NAME, branches.c.name.label("branch"))
@@ -206,10 +206,7 @@ def create_tag(
         raise errors.NotInHistory(
             dataset=str(dataset.name), branch=transaction.branch, transaction=at
         )
-    if transaction.state is not TransactionState.COMMITTED:
-        raise errors.TransactionNotCommitted(transaction=at, state=transaction.state)
-    if transaction.condemned:
-        raise errors.VersionExpired(what=f"transaction {at}")
+    check_committed(transaction)
     check_may_write(connection, caller, {(transaction.branch, dataset.name)})
     taken = select(tags.c.name).where(tags.c.dataset_id == dataset.id, tags.c.name == name)
     if connection.execute(taken).one_or_none() is not None:

@@ -20,16 +20,8 @@ from typing import IO
 
 from sqlalchemy import Connection, Executable, delete, insert, select, text, update
 
-from headgate.catalog import retention, schema
+from headgate.catalog import records, retention, schema
 from headgate.catalog.database import Database, as_unit_of_work, now
-from headgate.catalog.records import (
-    DATASET_NAME,
-    dataset_name,
-    in_chunks,
-    lock_counter,
-    mappings_of,
-    rows_of,
-)
 from headgate.errors import CatalogUnavailable
 from headgate.model.ids import Instant, VersionId
 from headgate.model.nouns import DatasetKind, TransactionState
@@ -97,7 +89,7 @@ def condemn_versions(
 ) -> list[VersionId]:
     """Condemn the versions that are still not needed, in batches, so that writers wait briefly."""
     condemned: list[VersionId] = []
-    for part in in_chunks(ids):
+    for part in records.in_chunks(ids):
         condemned += database.write(partial(_condemn_versions, part=part, retained=retained, at=at))
     return condemned
 
@@ -105,7 +97,7 @@ def condemn_versions(
 def _condemn_versions(
     connection: Connection, part: Sequence[str], retained: retention.Retained, at: Instant
 ) -> list[VersionId]:
-    lock_counter(connection)
+    records.lock_counter(connection)
     candidates = {VersionId(id) for id in part}
     condemned = sorted(candidates - retention.needed_since(connection, retained, candidates))
     connection.execute(
@@ -132,7 +124,7 @@ def forget_holds(database: Database) -> None:
 
 def spare_versions(database: Database, ids: Collection[VersionId]) -> None:
     """Remove the mark from versions whose content still exists."""
-    for part in in_chunks(ids):
+    for part in records.in_chunks(ids):
         _do(
             database,
             update(schema.versions).where(schema.versions.c.id.in_(part)).values(condemned_at=None),
@@ -146,7 +138,7 @@ def locations_of(
     query = select(schema.versions.c.id, schema.datasets.c.kind, schema.versions.c.location).join(
         schema.datasets, schema.datasets.c.id == schema.versions.c.dataset_id
     )
-    rows = rows_of(connection, query, ids, column=schema.versions.c.id)
+    rows = records.rows_of(connection, query, ids, column=schema.versions.c.id)
     return {VersionId(id): (DatasetKind(kind), location) for id, kind, location in rows}
 
 
@@ -157,7 +149,7 @@ def describe_versions(
     query = (
         select(
             schema.versions.c.id.label("version"),
-            *DATASET_NAME,
+            *records.DATASET_NAME,
             schema.transactions.c.id,
             schema.transactions.c.state,
             schema.transactions.c.branch_name,
@@ -166,13 +158,13 @@ def describe_versions(
         .outerjoin(schema.transactions, schema.transactions.c.version_id == schema.versions.c.id)
         .order_by(schema.versions.c.id, schema.transactions.c.id)
     )
-    rows = mappings_of(connection, query, ids, column=schema.versions.c.id)
+    rows = records.mappings_of(connection, query, ids, column=schema.versions.c.id)
     newest = {row["version"]: row for row in rows}
     for id, row in newest.items():
         if row["id"] is None:
-            yield f"version {id} of {dataset_name(row)}", _REPLACED
+            yield f"version {id} of {records.dataset_name(row)}", _REPLACED
         else:
-            where = f"transaction {row['id']} of {dataset_name(row)}@{row['branch_name']}"
+            where = f"transaction {row['id']} of {records.dataset_name(row)}@{row['branch_name']}"
             aborted = row["state"] == TransactionState.ABORTED
             yield where, _ABORTED if aborted else _UNSEEN
 
@@ -234,7 +226,7 @@ def condemn_objects(database: Database, sizes: Mapping[str, int], at: Instant) -
     Locations that came into use meanwhile are left out.
     """
     condemned: list[str] = []
-    for part in in_chunks(sizes):
+    for part in records.in_chunks(sizes):
         condemned += database.write(partial(_condemn_objects, part=part, sizes=sizes, at=at))
     return condemned
 
@@ -244,7 +236,7 @@ def _condemn_objects(
 ) -> list[str]:
     # A concurrent publication or staging either ends before these locks are granted, or sees the
     # rows inserted here.
-    lock_counter(connection)
+    records.lock_counter(connection)
     if connection.dialect.name == "postgresql":
         connection.execute(text("LOCK TABLE working_objects IN SHARE MODE"))
     used = select(schema.working_objects.c.location).where(
@@ -261,7 +253,7 @@ def _condemn_objects(
 
 def spare_objects(database: Database, locations: Collection[str]) -> None:
     """Remove the mark from objects whose bytes still exist and are needed again."""
-    for part in in_chunks(locations):
+    for part in records.in_chunks(locations):
         _do(
             database,
             delete(schema.condemned_objects).where(schema.condemned_objects.c.location.in_(part)),
@@ -271,7 +263,9 @@ def spare_objects(database: Database, locations: Collection[str]) -> None:
 def find_condemned(connection: Connection, locations: Iterable[str]) -> set[str]:
     """Return those of the objects that are condemned."""
     place = schema.condemned_objects.c.location
-    return {found for (found,) in rows_of(connection, select(place), locations, column=place)}
+    return {
+        found for (found,) in records.rows_of(connection, select(place), locations, column=place)
+    }
 
 
 def _do(database: Database, statement: Executable) -> None:

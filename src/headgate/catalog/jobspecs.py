@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, RowMapping, delete, insert, select, text, update
 
+from headgate.catalog import records
 from headgate.catalog.database import as_unit_of_work, now
-from headgate.catalog.records import (
-    dump,
-    filtered,
-    in_chunks,
-    load,
-    namespace_key,
-    noun_of,
-    policy_of,
-)
 from headgate.catalog.schema import datasets, jobspec_outputs, jobspecs
 from headgate.errors import Conflict
 from headgate.model.ids import JobSpecId, mint_jobspec
@@ -79,11 +71,11 @@ def publish_jobspecs(
     rows = []
     for spec in specs:
         id = mint_jobspec()
-        rows.append({"id": id, "removed": 0, "body": dump(dict(spec)), **common})
+        rows.append({"id": id, "removed": 0, "body": records.dump(dict(spec)), **common})
         pointers |= {str(name): id for name in spec["outputs"]}
     for name in sorted(gone):
         id = mint_jobspec()
-        rows.append({"id": id, "removed": 1, "body": dump({"outputs": [name]}), **common})
+        rows.append({"id": id, "removed": 1, "body": records.dump({"outputs": [name]}), **common})
         pointers[name] = id
     _write(connection, branch, rows, pointers, dropped)
     published = load_jobspecs(connection, branch=branch)
@@ -103,11 +95,10 @@ def _write(
     pointers: Mapping[str, JobSpecId],
     dropped: Iterable[str],
 ) -> None:
-    for names in in_chunks([*pointers, *dropped]):
+    for names in records.in_chunks([*pointers, *dropped]):
         connection.execute(
             delete(jobspec_outputs).where(
-                jobspec_outputs.c.branch == branch,
-                jobspec_outputs.c.dataset.in_(names),
+                jobspec_outputs.c.branch == branch, jobspec_outputs.c.dataset.in_(names)
             )
         )
     if rows:
@@ -135,7 +126,7 @@ def _check_owner(
     for name in sorted(outputs):
         parsed = parse_dataset_name(name)
         here = (
-            datasets.c.namespace == namespace_key(parsed.namespace),
+            datasets.c.namespace == records.namespace_key(parsed.namespace),
             datasets.c.name == parsed.name,
         )
         known = connection.execute(
@@ -183,11 +174,11 @@ def load_jobspecs(
     """Return the JobSpecs published now, removed marks included; of a commit, replaced ones too."""
     given = {jobspec_outputs.c.branch: branch, jobspec_outputs.c.dataset: dataset}
     source = {jobspecs.c.repository: repository, jobspecs.c.commit_id: commit}
-    query = filtered(select(jobspecs), source).order_by(jobspecs.c.id)
+    query = records.filtered(select(jobspecs), source).order_by(jobspecs.c.id)
     if commit is None or branch is not None or dataset is not None:
-        current = filtered(select(jobspec_outputs.c.jobspec_id), given)
+        current = records.filtered(select(jobspec_outputs.c.jobspec_id), given)
         query = query.where(jobspecs.c.id.in_(current))
-    policy = policy_of(connection)
+    policy = records.policy_of(connection)
     return [_to_jobspec(row, policy) for row in connection.execute(query).mappings()]
 
 
@@ -208,7 +199,7 @@ class Pointer:
     text: str
 
     def body(self) -> dict[str, Any]:
-        found: dict[str, Any] = load(self.text)
+        found: dict[str, Any] = records.load(self.text)
         return found
 
 
@@ -232,8 +223,8 @@ def find_pointers(connection: Connection, chain: Sequence[str]) -> list[Pointer]
 
 
 def _to_jobspec(row: RowMapping, policy: ReadPolicy | None) -> PublishedJobSpec:
-    body = load(row["body"])
-    return noun_of(
+    body = records.load(row["body"])
+    return records.noun_of(
         PublishedJobSpec,
         row,
         commit=row["commit_id"],

@@ -11,12 +11,7 @@ from sqlalchemy import Connection, RowMapping, Select, bindparam, literal, selec
 from headgate.catalog import records, schema
 from headgate.errors import NotFound
 from headgate.model import nouns
-from headgate.model.ids import (
-    DatasetId,
-    Instant,
-    PublicationNumber,
-    TransactionId,
-)
+from headgate.model.ids import DatasetId, Instant, PublicationNumber, TransactionId
 
 # Most readers stop after a few steps; a longer walk reads larger pages.
 _FIRST_PAGE = 16

@@ -18,17 +18,10 @@ from pathlib import Path
 
 from sqlalchemy import Connection, delete, insert, inspect, select, text
 
+from headgate import errors
 from headgate.catalog.database import Database, read_version
 from headgate.catalog.schema import metadata
 from headgate.catalog.warehouse import name_catalog
-from headgate.errors import (
-    CatalogBroken,
-    HeadgateError,
-    StorageUnavailable,
-    StoreTooNew,
-    StoreTooOld,
-    storage_error,
-)
 from headgate.storage.local import create_private
 
 MIGRATIONS = Path(__file__).with_name("migrations")
@@ -44,7 +37,7 @@ def find_version(connection: Connection) -> int:
     if not names:
         return 0
     if "store" not in names or "log_counter" not in names:
-        raise CatalogBroken(
+        raise errors.CatalogBroken(
             where=connection.engine.url.render_as_string(hide_password=True),
             reason="it has tables, but they are not Headgate's",
             remedy="Give Headgate a database of its own.",
@@ -66,7 +59,7 @@ def ensure_schema(database: Database, *, create: bool = False) -> None:
     try:
         _ensure(database, create=create)
         database.schema_version = NEWEST
-    except HeadgateError:
+    except errors.HeadgateError:
         # After an error the caller has nothing to close, so no connection may stay open.
         database.close()
         raise
@@ -76,20 +69,22 @@ def _ensure(database: Database, *, create: bool) -> None:
     is_missing = database.path is not None and not Path(database.path).exists()
     if is_missing and not create:
         # Opening it would create it.
-        raise CatalogBroken(
+        raise errors.CatalogBroken(
             where=database.where, reason="the file does not exist", remedy=WITHOUT_CATALOG
         )
     with database.raw() as connection:
         found = find_version(connection)
     if found > NEWEST:
-        raise StoreTooNew(found=found, known=NEWEST)
+        raise errors.StoreTooNew(found=found, known=NEWEST)
     if found == NEWEST:
         return
     if found == 0 and not create:
-        raise CatalogBroken(where=database.where, reason="it is empty", remedy=WITHOUT_CATALOG)
+        raise errors.CatalogBroken(
+            where=database.where, reason="it is empty", remedy=WITHOUT_CATALOG
+        )
     is_migrated_here = database.dialect == "sqlite" and not database.is_read_only
     if found != 0 and not is_migrated_here and not create:
-        raise StoreTooOld(found=found, known=NEWEST)
+        raise errors.StoreTooOld(found=found, known=NEWEST)
     migrate(database, to=NEWEST)
 
 
@@ -98,7 +93,7 @@ def migrate(database: Database, *, to: int = NEWEST) -> tuple[int, int]:
     with database.raw() as connection:
         before = find_version(connection)
     if before > NEWEST:
-        raise StoreTooNew(found=before, known=NEWEST)
+        raise errors.StoreTooNew(found=before, known=NEWEST)
     if 0 < before < to and database.path is not None:
         _back_up(Path(database.path), before)
     for number in range(1, to + 1):
@@ -154,7 +149,7 @@ def check_no_catalog(database: Database) -> None:
     else:
         is_taken = _has_tables(database)
     if is_taken:
-        raise CatalogBroken(
+        raise errors.CatalogBroken(
             where=database.where,
             reason="a backup is restored to a new catalog, and this one exists",
             remedy="Move it away, with its `-wal` file, or set another `[store] catalog`.",
@@ -165,7 +160,7 @@ def _has_tables(database: Database) -> bool:
     try:
         with database.raw() as connection:
             return find_version(connection) != 0
-    except CatalogBroken:
+    except errors.CatalogBroken:
         if database.path is None:
             raise
         # Damaged, or something else.
@@ -204,9 +199,9 @@ def _copy_file(path: Path, target: Path) -> None:
         with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copy:
             source.backup(copy)
     except OSError as error:
-        raise storage_error(error, target) from error
+        raise errors.storage_error(error, target) from error
     except sqlite3.Error as error:
-        raise StorageUnavailable(
+        raise errors.StorageUnavailable(
             where=str(target), reason=f"the copy of the catalog failed: {error}"
         ) from error
 

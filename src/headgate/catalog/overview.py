@@ -8,17 +8,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from headgate.catalog import records
 from headgate.catalog.branches import list_protected
 from headgate.catalog.merge_base import find_merge_base, is_unchanged
-from headgate.catalog.records import (
-    DATASET_NAME,
-    DATASETS,
-    branches_of,
-    dataset_name,
-    load_transactions,
-    namespace_key,
-    to_dataset,
-)
 from headgate.catalog.schema import (
     attempts,
     branches,
@@ -56,12 +48,12 @@ def list_dataset_lines(
     limit: int = 50,
 ) -> list[nouns.DatasetLine]:
     """Return datasets whose name contains `search`, in order of name, starting after `after`."""
-    query = DATASETS.where(*_matches_dataset(search)).order_by(
+    query = records.DATASETS.where(*_matches_dataset(search)).order_by(
         datasets.c.namespace, datasets.c.name
     )
     if after is not None:
         query = query.where(_behind(after))
-    found = [to_dataset(row) for row in connection.execute(query.limit(limit)).mappings()]
+    found = [records.to_dataset(row) for row in connection.execute(query.limit(limit)).mappings()]
     ids = [dataset.id for dataset in found]
     counts = _branch_counts(connection, ids)
     named = _branch_names(connection, [id for id in ids if counts.get(id, 0) <= _NAMED])
@@ -133,7 +125,7 @@ def _matches_dataset(search: str) -> list[sa.ColumnElement[bool]]:
 
 
 def _behind(after: DatasetName) -> sa.ColumnElement[bool]:
-    space = namespace_key(after.namespace)
+    space = records.namespace_key(after.namespace)
     return sa.or_(
         datasets.c.namespace > space,
         sa.and_(datasets.c.namespace == space, datasets.c.name > after.name),
@@ -153,7 +145,7 @@ def _branch_names(
     connection: sa.Connection, ids: Sequence[DatasetId]
 ) -> dict[DatasetId, list[str]]:
     found: dict[DatasetId, list[str]] = {}
-    for branch in branches_of(connection, ids):
+    for branch in records.branches_of(connection, ids):
         found.setdefault(branch.dataset_id, []).append(branch.name)
     return found
 
@@ -212,7 +204,7 @@ def list_differing_datasets(
     query = (
         _compared(
             sa.select(
-                *DATASET_NAME,
+                *records.DATASET_NAME,
                 datasets.c.kind,
                 _parents.c.name.label("parent"),
                 _ours.c.actor,
@@ -229,10 +221,12 @@ def list_differing_datasets(
     if after is not None:
         query = query.where(_behind(after))
     rows = list(connection.execute(query).mappings())
-    views = load_transactions(connection, [r[k] for r in rows for k in ("ours", "theirs") if r[k]])
+    views = records.load_transactions(
+        connection, [r[k] for r in rows for k in ("ours", "theirs") if r[k]]
+    )
     return [
         nouns.DifferingDataset(
-            dataset=dataset_name(row),
+            dataset=records.dataset_name(row),
             kind=row["kind"],
             parent=row["parent"],
             actor=row["actor"],

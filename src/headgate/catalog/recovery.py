@@ -235,8 +235,7 @@ def _settle(
     else:
         shows = f"shows {head.commit} of another writer" if head else "does not exist"
         done.add_kept(
-            intent,
-            f"recorded as unknown: branch {move.branch!r} of {move.repository!r} {shows}",
+            intent, f"recorded as unknown: branch {move.branch!r} of {move.repository!r} {shows}"
         )
 
 
@@ -297,9 +296,7 @@ def take_over_intent(connection: sa.Connection, intent: Intent) -> Intent | None
     changed = connection.execute(
         sa.update(intents)
         .where(
-            intents.c.id == intent.id,
-            intents.c.epoch == intent.epoch,
-            intents.c.lease_until < at,
+            intents.c.id == intent.id, intents.c.epoch == intent.epoch, intents.c.lease_until < at
         )
         .values(epoch=epoch, lease_until=at + intents.c.lease_seconds * 1_000_000)
     )

@@ -14,13 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from headgate import errors
-from headgate.catalog import records, schema
-from headgate.catalog.log import (
-    earlier_datasets,
-    newest_publication,
-    publication_at,
-    view_at,
-)
+from headgate.catalog import log, records, schema
 from headgate.model.ancestry import first_with_view
 from headgate.model.contexts import (
     BranchContext,
@@ -200,6 +194,13 @@ def check_kept(transaction: Transaction) -> None:
         raise errors.VersionExpired(what=f"transaction {transaction.id}")
 
 
+def check_committed(transaction: Transaction) -> None:
+    """Raise unless the transaction is COMMITTED, and its content is kept."""
+    if transaction.state is not TransactionState.COMMITTED:
+        raise errors.TransactionNotCommitted(transaction=transaction.id, state=transaction.state)
+    check_kept(transaction)
+
+
 def load_opened(connection: Connection, context: UnitContext) -> records.Unit | Transaction:
     """Return the unit, or the single transaction, that a context names; in any state."""
     return records.find_unit(connection, context.id) or records.load_transaction(
@@ -223,7 +224,7 @@ def _at_moment(
     at = _publication_of(connection, context)
     views: dict[DatasetId, TransactionId] = {}
     for dataset in datasets:
-        shown = (view_at(connection, dataset.id, branch, at) for branch in context.chain)
+        shown = (log.view_at(connection, dataset.id, branch, at) for branch in context.chain)
         if (view := next(filter(None, shown), None)) is not None:
             views[dataset.id] = view
     return _load(connection, views)
@@ -233,7 +234,7 @@ def _under_earlier_name(
     connection: Connection, context: MomentContext, dataset: Dataset
 ) -> Transaction | None:
     """Return what a moment shows of a dataset that got its name by a rename since."""
-    for id in earlier_datasets(connection, dataset.id):
+    for id in log.earlier_datasets(connection, dataset.id):
         earlier = records.find_dataset_by_id(connection, id)
         shown = _at_moment(connection, context, [earlier]) if earlier is not None else {}
         if id in shown and shown[id].version is not None:
@@ -243,8 +244,8 @@ def _under_earlier_name(
 
 def _publication_of(connection: Connection, context: MomentContext) -> PublicationNumber:
     if context.at is None:
-        return publication_at(connection, context.at_time or Instant(0))
-    newest = newest_publication(connection)
+        return log.publication_at(connection, context.at_time or Instant(0))
+    newest = log.newest_publication(connection)
     if context.at > newest:
         # Once it exists it may show something else.
         raise errors.NotFound(

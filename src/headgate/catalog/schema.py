@@ -183,11 +183,7 @@ protected_branches = table(
     default={"datasets": '["*"]'},
 )
 
-units = table(
-    "units",
-    text="branch_name actor state",
-    number="opened_at lease_seconds lease_until",
-)
+units = table("units", text="branch_name actor state", number="opened_at lease_seconds lease_until")
 
 # Newest epoch of each task key: the only one that may stage or publish.
 task_keys = table("task_keys", key="key", number="epoch")
@@ -226,9 +222,7 @@ intents = table(
 # Unused: an intent holds no branch of a dataset. The table stays, since removing it takes a
 # migration.
 intent_branches = table(
-    "intent_branches",
-    sa.Index("intent_branches_by_branch", "branch_id"),
-    key="intent_id branch_id",
+    "intent_branches", sa.Index("intent_branches_by_branch", "branch_id"), key="intent_id branch_id"
 )
 
 # Audit of recovery: one row for each operation or transaction that it settled.

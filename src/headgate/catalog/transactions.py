@@ -27,7 +27,6 @@ from headgate.model.ids import (
     UnitId,
     VersionId,
     mint,
-    mint_branch,
     mint_transaction,
 )
 from headgate.model.names import DatasetName
@@ -136,8 +135,7 @@ def reparent_children(connection: Connection, gone: records.BranchState) -> None
             update(schema.branches)
             .where(schema.branches.c.id == was.id)
             .values(
-                parent_id=ids[lineage.parent] if lineage.parent else None,
-                remembered_chain=chain,
+                parent_id=ids[lineage.parent] if lineage.parent else None, remembered_chain=chain
             )
         )
 
@@ -416,9 +414,7 @@ def find_protections(connection: Connection) -> Protections:
 
 
 def check_protected(
-    connection: Connection,
-    caller: changes.Caller,
-    written: Collection[tuple[str, DatasetName]],
+    connection: Connection, caller: changes.Caller, written: Collection[tuple[str, DatasetName]]
 ) -> None:
     """Raise if one of these branches, each of a dataset, is protected against the caller."""
     if written and not caller.may_write_protected:
@@ -582,7 +578,7 @@ def add_on_branch(
     """Return the changes that add a transaction to a branch, created from `source` if missing."""
     steps: list[changes.Change] = []
     if branch is None:
-        made = _new_branch(name, dataset, source)
+        made = changes.CreateBranch.off(source, dataset=dataset, name=name)
         steps.append(made)
         id, view = made.id, made.view
     else:
@@ -604,17 +600,3 @@ def add_on_branch(
         )
     )
     return steps
-
-
-def _new_branch(name: str, dataset: DatasetId, source: nouns.Branch | None) -> changes.CreateBranch:
-    return changes.CreateBranch(
-        id=mint_branch(),
-        dataset=dataset,
-        name=name,
-        parent=source.id if source else None,
-        expected_head=source.head if source else None,
-        expected_view=source.view if source else None,
-        # At the view: a single write does not share an OPEN transaction of the parent.
-        head=source.view if source else None,
-        view=source.view if source else None,
-    )

@@ -18,14 +18,7 @@ from headgate.catalog.transactions import Opener, Opening, abort_in, check_owner
 from headgate.errors import TransactionNotOpen
 from headgate.model import nouns
 from headgate.model.changes import Caller, CreateBranch, PublishRequest
-from headgate.model.ids import (
-    BranchId,
-    TransactionId,
-    UnitId,
-    mint_branch,
-    mint_operation,
-    mint_unit,
-)
+from headgate.model.ids import BranchId, TransactionId, UnitId, mint_operation, mint_unit
 from headgate.model.names import check_branch_name
 
 
@@ -61,11 +54,7 @@ def open_unit(
 
 
 def open_in_unit(
-    connection: Connection,
-    unit: records.Unit,
-    dataset: nouns.Dataset,
-    *,
-    caller: Caller,
+    connection: Connection, unit: records.Unit, dataset: nouns.Dataset, *, caller: Caller
 ) -> nouns.Transaction:
     """Return the unit's transaction on a dataset.
 
@@ -80,21 +69,11 @@ def open_in_unit(
     acting = replace(caller, actor=unit.actor)
     branch = records.find_branch(connection, dataset.id, unit.branch)
     if branch is None:
-        root = CreateBranch(
-            id=mint_branch(),
-            dataset=dataset.id,
-            name=unit.branch,
-            parent=None,
-            made_for=unit.id,
-        )
+        root = CreateBranch(dataset=dataset.id, name=unit.branch, parent=None, made_for=unit.id)
         request = PublishRequest(caller=acting, kind=nouns.PublicationKind.CREATE, changes=(root,))
         publish_in(connection, request, mint_operation())
     id = branch.id if branch else root.id
-    opener = Opener(
-        caller=acting,
-        lease_seconds=unit.lease_seconds,
-        unit=unit.id,
-    )
+    opener = Opener(caller=acting, lease_seconds=unit.lease_seconds, unit=unit.id)
     [opened] = open_in(connection, [Opening(branch=id, type=nouns.TransactionType.UPDATE)], opener)
     return opened
 
@@ -102,10 +81,7 @@ def open_in_unit(
 def renew_unit_in(connection: Connection, id: UnitId) -> None:
     """Renew the lease of a unit and of its transactions, as any use of the unit does."""
     moment = now(connection)
-    for table, mine in (
-        (units, units.c.id == id),
-        (transactions, transactions.c.unit_id == id),
-    ):
+    for table, mine in ((units, units.c.id == id), (transactions, transactions.c.unit_id == id)):
         connection.execute(
             update(table)
             .where(mine, table.c.state == nouns.TransactionState.OPEN)

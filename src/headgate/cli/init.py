@@ -11,19 +11,12 @@ from typing import Annotated
 
 import typer
 
+from headgate import errors
 from headgate.builds.project import Repository, find_repository
 from headgate.catalog import warehouse as owner
 from headgate.catalog.database import Database
 from headgate.catalog.migrate import ensure_schema
 from headgate.cli.output import JsonOption, command, note, show_json
-from headgate.errors import (
-    Exists,
-    GitUnusable,
-    Invalid,
-    StorageUnavailable,
-    Unavailable,
-    storage_error,
-)
 from headgate.model.names import check_branch_name
 from headgate.model.object_store import ObjectStore
 from headgate.settings import FILE_NAME, Settings, load_settings
@@ -76,7 +69,7 @@ def init(
         )
         ignored = repository is not None and _ignore_embedded(file.parent, catalog, warehouse)
     except OSError as error:
-        raise storage_error(error, error.filename or file) from error
+        raise errors.storage_error(error, error.filename or file) from error
     if json:
         show_json(
             {
@@ -119,14 +112,14 @@ def _find_repository(directory: Path) -> Repository | None:
     existing = next((d for d in (directory, *directory.parents) if d.is_dir()), directory)
     try:
         return find_repository(existing)
-    except GitUnusable:
+    except errors.GitUnusable:
         return None
 
 
 def _check_no_password(catalog: str) -> None:
     name, at, _ = catalog.partition("://")[2].partition("/")[0].rpartition("@")
     if at and ":" in name:
-        raise Invalid(
+        raise errors.Invalid(
             "the catalog URL contains a password, and headgate.toml is not a secret file. "
             "Leave the password out and set PGPASSWORD or HEADGATE_STORE_CATALOG."
         )
@@ -137,7 +130,9 @@ def make_store(
 ) -> Settings:
     """Create the catalog or connect to it, then write headgate.toml, which makes it a store."""
     if file.exists():
-        raise Exists(f"{file} already exists: this is a store; nothing changed.", file=str(file))
+        raise errors.Exists(
+            f"{file} already exists: this is a store; nothing changed.", file=str(file)
+        )
     places = (file.parent / part for part in (f"{WAREHOUSE}/.incoming", WAREHOUSE, EMBEDDED, ""))
     missing = [place for place in places if not place.exists()]
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -150,7 +145,7 @@ def make_store(
         _make_catalog(Database(settings.catalog), objects, adopt=adopt)
         os.link(draft, file)
     except FileExistsError as error:
-        raise Exists(
+        raise errors.Exists(
             f"{file} already exists: another process created it. Nothing was changed.",
             file=str(file),
         ) from error
@@ -167,8 +162,8 @@ def _try_warehouse(objects: ObjectStore) -> None:
     """Raise for a warehouse that is missing or not writable, before the first write would."""
     try:
         probe(objects)
-    except StorageUnavailable as error:
-        raise Unavailable(
+    except errors.StorageUnavailable as error:
+        raise errors.Unavailable(
             f"the warehouse {objects.url} cannot be used: {error.message} No store was created; "
             "correct the warehouse, or choose another with --warehouse.",
             warehouse=objects.url,

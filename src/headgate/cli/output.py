@@ -131,12 +131,7 @@ Columns: TypeAlias = Mapping[str, str | Callable[[Any], Any]]
 
 
 def show_list(
-    documents: Sequence[Any],
-    columns: Columns,
-    *,
-    empty: str,
-    json: bool,
-    document: Any = None,
+    documents: Sequence[Any], columns: Columns, *, empty: str, json: bool, document: Any = None
 ) -> None:
     """Print documents, or in their place `document`, as JSON; else a table of their values."""
     if json:

@@ -48,11 +48,7 @@ ChainOption = Annotated[
 
 
 def _read_pairs(
-    texts: Iterable[str] | None,
-    what: str,
-    form: str,
-    *,
-    is_value: Callable[[str], object] = bool,
+    texts: Iterable[str] | None, what: str, form: str, *, is_value: Callable[[str], object] = bool
 ) -> Iterator[tuple[str, str]]:
     """Yield the dataset and the value of each `DATASET=VALUE`."""
     for text in texts or ():

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any, Self, TypeVar
 
 from headgate import errors
+from headgate.catalog import records
 from headgate.catalog.database import (
     PLACE,
     TURN_SECONDS,
@@ -24,12 +25,6 @@ from headgate.catalog.database import (
 )
 from headgate.catalog.garbage_collection import find_condemned, spare_objects, sweep_lock
 from headgate.catalog.publish import publish, publish_prepared
-from headgate.catalog.records import (
-    find_transaction,
-    is_waited_for,
-    load_branch,
-    load_transaction,
-)
 from headgate.catalog.tickets import Line
 from headgate.catalog.transactions import stage_version
 from headgate.files.objects import Digest
@@ -128,7 +123,7 @@ def stage_edit(
             )
         except errors.ViewConflict:
             time.sleep(backoff_seconds(losses))
-            transaction = database.read(partial(load_transaction, id=transaction.id))
+            transaction = database.read(partial(records.load_transaction, id=transaction.id))
         except errors.VersionExpired:
             spare_condemned(database, trees, edit, apply)
     raise errors.Invalid(
@@ -188,9 +183,9 @@ def _find_base(
     dataset: nouns.Dataset, name: str, connection: Connection
 ) -> tuple[nouns.Branch, nouns.Transaction | None, bool]:
     """Return the branch, the transaction that it shows, and whether writers wait for it."""
-    here = load_branch(connection, dataset, name)
-    base = find_transaction(connection, here.view) if here.view else None
-    return here, base, is_waited_for(connection, [here.id])
+    here = records.load_branch(connection, dataset, name)
+    base = records.find_transaction(connection, here.view) if here.view else None
+    return here, base, records.is_waited_for(connection, [here.id])
 
 
 def _addition(

@@ -19,13 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from headgate.errors import (
-    NotFound,
-    ObjectCorrupted,
-    ObjectNotFound,
-    UnsafePath,
-    storage_error,
-)
+from headgate import errors
 from headgate.files.objects import BATCHES_AHEAD, Digest, Objects, batched, in_parallel
 from headgate.files.transfer import Progress, file_mode, hash_file, walk_directory
 from headgate.files.tree import Entry, Mode, empty_directory
@@ -46,7 +40,7 @@ class Contents(Protocol):
     def fetch(self, entries: Iterable[Entry]) -> None:
         """Bring the contents that are not on this machine yet, many at once."""
 
-    def missing(self, digest: Digest) -> ObjectNotFound:
+    def missing(self, digest: Digest) -> errors.ObjectNotFound:
         """Return the error for a content that is gone."""
 
 
@@ -143,8 +137,8 @@ class LocalContents:
         for _ in in_parallel(self._fetch_batch, batches, ahead=ahead):
             pass
 
-    def missing(self, digest: Digest) -> ObjectNotFound:
-        return ObjectNotFound(location=self._objects.location(digest))
+    def missing(self, digest: Digest) -> errors.ObjectNotFound:
+        return errors.ObjectNotFound(location=self._objects.location(digest))
 
     def _fetch_batch(self, digests: list[Digest]) -> None:
         """Keep what arrives even if the rest fails, so that a retry fetches only the rest."""
@@ -202,7 +196,7 @@ def copy_privately(
         _wait_for_clock_tick(signatures, target)
         inode = target.stat().st_ino
     except OSError as error:
-        raise storage_error(error, error.filename or target) from error
+        raise errors.storage_error(error, error.filename or target) from error
     return PrivateCopy(
         directory=target,
         entries={entry.path: entry for entry in wanted},
@@ -287,7 +281,7 @@ class _Copier:
         finally:
             os.close(source)
         if status.st_size != entry.size:
-            raise ObjectCorrupted(
+            raise errors.ObjectCorrupted(
                 location=self._contents.path(entry.digest),
                 expected=f"{entry.size} bytes",
                 actual=f"{status.st_size} bytes",
@@ -391,7 +385,7 @@ def changes_of(copy: PrivateCopy) -> Changes:
                 change = LocalChange(entry=empty_directory(path), source=copy.directory / path)
                 touched.append(change)
     except OSError as error:
-        raise storage_error(error, error.filename) from error
+        raise errors.storage_error(error, error.filename) from error
     for change in touched:
         check_file_path(change.entry.path)
     hashed = in_parallel(_hashed, touched)
@@ -406,12 +400,12 @@ def _check_same_directory(copy: PrivateCopy) -> None:
     try:
         status = copy.directory.lstat()
     except FileNotFoundError as error:
-        raise NotFound(
+        raise errors.NotFound(
             f"the workspace {copy.directory} is gone; nothing of it is published.",
             path=str(copy.directory),
         ) from error
     if status.st_ino != copy.inode or not stat.S_ISDIR(status.st_mode):
-        raise UnsafePath(
+        raise errors.UnsafePath(
             path=str(copy.directory), reason="it is not the directory that the attempt was given"
         )
 

@@ -28,19 +28,18 @@ from headgate.iceberg.service import (
     Reply,
     Request,
     Service,
+    drop,
     error_reply,
+    exists,
     json_reply,
+    list_names,
     problem,
+    rename,
 )
 from headgate.iceberg.table_catalog import Idempotency, ServedTable
+from headgate.model import contexts
 from headgate.model.changes import Caller
-from headgate.model.contexts import (
-    Context,
-    decode_prefix,
-    encode_prefix,
-    is_writable,
-    parse_context,
-)
+from headgate.model.nouns import DatasetKind
 from headgate.settings import REMOTE_SIGNING, VENDED_CREDENTIALS
 
 # Routes, by the raw path
@@ -109,13 +108,13 @@ ROUTES = (
         tables.update_properties,
         tables.replay_update_properties,
     ),
-    _read("GET", f"{_NAMESPACE}/tables", tables.list_tables),
+    _read("GET", f"{_NAMESPACE}/tables", partial(list_names, kind=DatasetKind.TABLE)),
     _write("POST", f"{_NAMESPACE}/tables", tables.create_table, tables.replay_made),
     _write("POST", f"{_NAMESPACE}/register", tables.register_table, tables.replay_made),
     _read("GET", _TABLE, tables.load_table),
-    _read("HEAD", _TABLE, tables.table_exists),
+    _read("HEAD", _TABLE, partial(exists, kind=DatasetKind.TABLE)),
     _write("POST", _TABLE, commits.commit_table, tables.replay_made),
-    _write("DELETE", _TABLE, tables.drop_table, tables.replay_nothing),
+    _write("DELETE", _TABLE, partial(drop, kind=DatasetKind.TABLE), tables.replay_nothing),
     _read("POST", f"{_TABLE}/metrics", tables.report_metrics),
     Route(
         method="GET",
@@ -129,14 +128,14 @@ ROUTES = (
         handler=delegation.sign_request,
         mode=REMOTE_SIGNING,
     ),
-    _write("POST", "tables/rename", tables.rename_table, tables.replay_nothing),
-    _read("GET", f"{_NAMESPACE}/views", views.list_views),
+    _write("POST", "tables/rename", partial(rename, kind=DatasetKind.TABLE), tables.replay_nothing),
+    _read("GET", f"{_NAMESPACE}/views", partial(list_names, kind=DatasetKind.VIEW)),
     _write("POST", f"{_NAMESPACE}/views", views.create_view, views.replay_made),
     _read("GET", _VIEW, views.load_view),
-    _read("HEAD", _VIEW, views.view_exists),
+    _read("HEAD", _VIEW, partial(exists, kind=DatasetKind.VIEW)),
     _write("POST", _VIEW, views.replace_view, views.replay_made),
-    _write("DELETE", _VIEW, views.drop_view, tables.replay_nothing),
-    _write("POST", "views/rename", views.rename_view, tables.replay_nothing),
+    _write("DELETE", _VIEW, partial(drop, kind=DatasetKind.VIEW), tables.replay_nothing),
+    _write("POST", "views/rename", partial(rename, kind=DatasetKind.VIEW), tables.replay_nothing),
     _write("POST", "transactions/commit", commits.commit_transaction, tables.replay_nothing),
 )
 
@@ -156,18 +155,18 @@ IDEMPOTENCY_KEY_LIFETIME = "PT24H"
 
 
 def get_config(
-    service: Service, authorize: Callable[[Context, Action], Caller], warehouse: str | None
+    service: Service, authorize: Callable[[contexts.Context, Action], Caller], warehouse: str | None
 ) -> Reply:
     """Return the configuration of a client of a context; each client gets its own prefix."""
     if not warehouse:
         raise errors.InvalidContext(
             context="", reason="the catalog property 'warehouse' is not set"
         )
-    context = parse_context(warehouse)
+    context = contexts.parse_context(warehouse)
     caller = authorize(context, Action.READ)
     service.limited_to(caller.policy).catalog.check_context(context)
     overrides = {
-        "prefix": encode_prefix(context, client=secrets.token_hex(8)),
+        "prefix": contexts.encode_prefix(context, client=secrets.token_hex(8)),
         # Statements then load with the parameter `snapshots`, a refresh inside a commit without.
         "snapshot-loading-mode": "all",
         "rest-metrics-reporting-enabled": "false",
@@ -312,7 +311,7 @@ class IcebergApp:
     def _admit(self, http: HttpRequest, head: _Head) -> _Admitted | Reply:
         """Find the operation of a request, and check that its token allows the operation."""
 
-        def authorize(context: Context, action: Action) -> Caller:
+        def authorize(context: contexts.Context, action: Action) -> Caller:
             caller = self._service.authorize(head.token, context, action)
             # For the access log.
             http.state.actor = caller.actor
@@ -327,9 +326,9 @@ class IcebergApp:
             told = f"there is no operation {head.method} {head.path}."
             return problem(404, "NotFoundException", told)
         route, arguments = found
-        context, _ = decode_prefix(segments[1])
+        context, _ = contexts.decode_prefix(segments[1])
         caller = authorize(context, route.action)
-        if route.action is Action.WRITE and not is_writable(context):
+        if route.action is Action.WRITE and not contexts.is_writable(context):
             raise errors.ContextReadOnly(context=str(context))
         request = Request(
             method=head.method,
@@ -358,7 +357,7 @@ class IcebergApp:
             return self._handle(route, request, service)
         if refusal := self._refusals.find(request.caller.actor, idempotency):
             return refusal
-        recall = partial(service.catalog.recall, request.caller, request.context, idempotency)
+        recall = partial(service.catalog.recall, request)
         if (made := recall()) is not None:
             return route.replay(service, request, made)
         try:

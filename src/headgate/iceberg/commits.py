@@ -26,11 +26,7 @@ from headgate.model.names import DatasetName
 from headgate.model.rules import ChangedTable, Verdict
 from headgate.tables.constraints import RULE_PROPERTIES
 from headgate.tables.metadata import Json, Metadata, read_int, read_object, read_objects
-from headgate.tables.referenced_files import (
-    added_items,
-    check_location,
-    check_location_settings,
-)
+from headgate.tables.referenced_files import added_items, check_location, check_location_settings
 from headgate.tables.snapshots import effect_between
 from headgate.tables.updates import apply_create, apply_updates, check_update_kinds, find_unmet
 from headgate.tables.versions import StoredVersion
@@ -153,9 +149,8 @@ def _apply_once(
     changes = [item for item in prepared if isinstance(item, TableChange)]
     made: Iterator[ServedTable] = iter(())
     if changes:
-        key = request.idempotency
         verdict = _validate(service, request, changes)
-        made = iter(service.catalog.commit(request.caller, request.context, changes, key, verdict))
+        made = iter(service.catalog.commit(request, changes, verdict))
     return [next(made) if isinstance(item, TableChange) else item for item in prepared]
 
 
@@ -325,11 +320,7 @@ def is_replacing(base: Metadata, new: Metadata) -> bool:
 
 
 def _check_replacement(
-    service: Service,
-    request: Request,
-    base: ServedTable,
-    held: StoredVersion,
-    metadata: Metadata,
+    service: Service, request: Request, base: ServedTable, held: StoredVersion, metadata: Metadata
 ) -> None:
     """Raise if `metadata` replaces rows of `base` that are newer than what the client read."""
     if isinstance(request.context, JobContext):

@@ -15,14 +15,7 @@ from functools import partial
 from urllib.parse import quote
 
 from headgate import errors
-from headgate.iceberg.service import (
-    CLIENT_PLACE,
-    Reply,
-    Request,
-    Service,
-    TableAccess,
-    json_reply,
-)
+from headgate.iceberg.service import CLIENT_PLACE, Reply, Request, Service, TableAccess, json_reply
 from headgate.model.ids import DatasetId
 from headgate.model.names import DatasetName
 from headgate.settings import REMOTE_SIGNING, VENDED_CREDENTIALS, Settings

@@ -433,12 +433,11 @@ class Request:
     @property
     def table(self) -> DatasetName:
         """Return the table in the path."""
-        return checked_name(self.namespace, unquote(self.arguments["table"]))
+        return self.name_of(DatasetKind.TABLE)
 
-    @property
-    def view(self) -> DatasetName:
-        """Return the view in the path."""
-        return checked_name(self.namespace, unquote(self.arguments["view"]))
+    def name_of(self, kind: DatasetKind) -> DatasetName:
+        """Return the table or view in the path."""
+        return checked_name(self.namespace, unquote(self.arguments[kind]))
 
     @property
     def idempotency(self) -> table_catalog.Idempotency | None:
@@ -538,17 +537,62 @@ def list_names(service: Service, request: Request, kind: DatasetKind) -> Reply:
     return json_reply({"identifiers": identifiers, "next-page-token": token})
 
 
-def rename(service: Service, request: Request, found: table_catalog.ServedTable) -> Reply:
+def exists(service: Service, request: Request, kind: DatasetKind) -> Reply:
+    """Return 204 if the context shows the table or view."""
+    resolve_in_path(service, request, kind)
+    return NO_CONTENT
+
+
+def drop(service: Service, request: Request, kind: DatasetKind) -> Reply:
+    """Remove a table or view from the context's branch; files stay, since branches share them."""
+    # With `purgeRequested` too: other branches may show the table, and retention deletes its files.
+    found = resolve(service, request, request.name_of(kind), kind)
+    service.catalog.drop(request, found)
+    return NO_CONTENT
+
+
+def rename(service: Service, request: Request, kind: DatasetKind) -> Reply:
     """Give a table or view another name, on this context's branch only."""
+    found = resolve(service, request, read_identifier(request.json, "source"), kind)
     target = read_identifier(request.json, "destination")
     load_properties(service, request.context, target.namespace)
-    for kind in (DatasetKind.TABLE, DatasetKind.VIEW):
-        if service.catalog.resolve(request.context, target, kind):
+    for other in (DatasetKind.TABLE, DatasetKind.VIEW):
+        if service.catalog.resolve(request.context, target, other):
             raise errors.RenameTargetExists(
-                source=str(found.name), target=str(target), kind=kind.capitalize()
+                source=str(found.name), target=str(target), kind=other.capitalize()
             )
-    service.catalog.rename(request.caller, request.context, found, target, request.idempotency)
+    service.catalog.rename(request, found, target)
     return NO_CONTENT
+
+
+def resolve(
+    service: Service, request: Request, name: DatasetName, kind: DatasetKind
+) -> table_catalog.ServedTable:
+    """Return the version that a name means in this context, or raise."""
+    found = service.catalog.resolve(request.context, name, kind)
+    if found is None:
+        raise _not_found(kind, str(name), request)
+    return found
+
+
+def resolve_in_path(
+    service: Service, request: Request, kind: DatasetKind
+) -> table_catalog.ServedTable:
+    """Return the table or view in the path; one of an impossible name is not found either.
+
+    Spark first looks for the path in "select … from parquet.`/some/files`" as a table.
+    """
+    try:
+        name = request.name_of(kind)
+    except errors.InvalidName as error:
+        raise _not_found(kind, error.facts["name"], request) from error
+    return resolve(service, request, name, kind)
+
+
+def _not_found(kind: DatasetKind, name: str, request: Request) -> errors.NotFound:
+    if kind is DatasetKind.VIEW:
+        return errors.ViewNotFound(view=name, context=str(request.context))
+    return errors.TableNotFound(table=name, context=str(request.context))
 
 
 def reply_applied(service: Service, request: Request, table: table_catalog.ServedTable) -> Reply:

@@ -7,28 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headgate import errors
 from headgate.catalog import datasets as catalog
-from headgate.catalog import records, resolve
+from headgate.catalog import records, resolve, transactions
 from headgate.catalog.attempts import find_scope
 from headgate.catalog.database import Connection, Database, now
 from headgate.catalog.operations import claim_operation, do_once, find_by_key, record_outcome
 from headgate.catalog.publish import publish_prepared
-from headgate.catalog.resolve import (
-    JobScope,
-    find_all_shown,
-    find_on_chain,
-    find_shown,
-    load_opened,
-)
-from headgate.catalog.transactions import (
-    add_on_branch,
-    find_protections,
-    renew_transactions,
-    stage_in,
-)
 from headgate.catalog.units import open_in_unit, renew_unit, renew_unit_in
 from headgate.model import nouns
 from headgate.model.changes import (
@@ -103,6 +90,28 @@ class Idempotency:
     request_hash: str
 
 
+class WriteRequest(Protocol):
+    """A write, as a client of the endpoint requests it."""
+
+    @property
+    def caller(self) -> Caller: ...
+
+    @property
+    def context(self) -> Context: ...
+
+    @property
+    def idempotency(self) -> Idempotency | None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Write:
+    """A write that this process requests itself."""
+
+    caller: Caller
+    context: Context
+    idempotency: Idempotency | None = None
+
+
 class TableCatalog:
     """The catalog as the endpoint uses it; every method may block.
 
@@ -157,26 +166,20 @@ class TableCatalog:
         return self._database.read(lambda c: _list_names(c, context, namespace, kind))
 
     def commit(
-        self,
-        caller: Caller,
-        context: Context,
-        changes: Sequence[TableChange],
-        idempotency: Idempotency | None,
-        verdict: Verdict | None = None,
+        self, request: WriteRequest, changes: Sequence[TableChange], verdict: Verdict | None = None
     ) -> Sequence[ServedTable]:
         """Make all changes visible in the context together, or none; return the new versions.
 
         The verdict is that on their rows, where constraints depend on them. A base that the
         context no longer shows raises `ViewConflict`.
         """
-        key = operation_key(caller, context, idempotency)
+        caller, context = request.caller, request.context
         match context:
             case BranchContext():
                 judged = verdict or Verdict()
                 receipt = _publish_once(
                     self._database,
-                    caller,
-                    key,
+                    request,
                     lambda c: _steps(c, caller, context, changes, judged.facts),
                     reads=judged.reads,
                 )
@@ -185,6 +188,7 @@ class TableCatalog:
                     # One table on one branch: the receipt has everything, which saves a query.
                     return [_published(changes[0], TransactionId(made[0]))]
             case UnitContext() | JobContext():
+                key = operation_key(request)
                 receipt = _write_once(
                     self._database, key, lambda c: _stage(c, caller, context, changes)
                 )
@@ -192,35 +196,21 @@ class TableCatalog:
                 raise errors.ContextReadOnly(context=str(context))
         return self._database.read(lambda c: _made(c, receipt, changes))
 
-    def drop(
-        self,
-        caller: Caller,
-        context: Context,
-        table: ServedTable,
-        idempotency: Idempotency | None,
-    ) -> None:
+    def drop(self, request: WriteRequest, table: ServedTable) -> None:
         """Put a tombstone on the context's branch."""
-        branch = _branch_only(context, "DROP")
-        key = operation_key(caller, context, idempotency)
-        _publish_once(self._database, caller, key, lambda c: _tombstone(c, branch, table))
+        branch = _branch_only(request.context, "DROP")
+        _publish_once(self._database, request, lambda c: _tombstone(c, branch, table))
 
-    def rename(
-        self,
-        caller: Caller,
-        context: Context,
-        table: ServedTable,
-        to: DatasetName,
-        idempotency: Idempotency | None,
-    ) -> None:
+    def rename(self, request: WriteRequest, table: ServedTable, to: DatasetName) -> None:
         """Publish a tombstone and a new dataset with the same version, together.
 
         The new dataset continues the history of the old one.
         """
-        branch = _branch_only(context, "RENAME")
+        branch = _branch_only(request.context, "RENAME")
 
         def steps(connection: Connection) -> list[Change]:
             kind = records.load_dataset(connection, table.name).kind
-            target = _find_or_create(connection, caller, to, kind=kind)
+            target = _find_or_create(connection, request.caller, to, kind=kind)
             return _tombstone(connection, branch, table) + _add(
                 connection,
                 branch,
@@ -234,20 +224,17 @@ class TableCatalog:
                 ),
             )
 
-        key = operation_key(caller, context, idempotency)
-        _publish_once(self._database, caller, key, steps)
+        _publish_once(self._database, request, steps)
 
-    def recall(
-        self, caller: Caller, context: Context, idempotency: Idempotency
-    ) -> Sequence[ServedTable] | None:
+    def recall(self, request: WriteRequest) -> Sequence[ServedTable] | None:
         """Return the tables that a write with this key made, or None where none is on record.
 
         Another request under the key raises `IdempotencyKeyReused`.
         """
 
         def read(connection: Connection) -> Sequence[ServedTable] | None:
-            for place in (context, None):
-                key = operation_key(caller, place, idempotency)
+            for everywhere in (False, True):
+                key = operation_key(request, everywhere=everywhere)
                 receipt = find_by_key(connection, key) if key else None
                 if receipt is not None:
                     found = _transactions_in(connection, receipt)
@@ -280,60 +267,48 @@ class TableCatalog:
         return self._database.read(read)
 
     def create_namespace(
-        self,
-        caller: Caller,
-        namespace: Namespace,
-        properties: Mapping[str, str],
-        idempotency: Idempotency | None,
+        self, request: WriteRequest, namespace: Namespace, properties: Mapping[str, str]
     ) -> None:
         """Create a namespace, or raise `NamespaceExists`."""
-        if caller.policy is not None:
-            caller.policy.require_dataset(f"{nouns.join_parts(namespace)}.")
+        if request.caller.policy is not None:
+            request.caller.policy.require_dataset(f"{nouns.join_parts(namespace)}.")
         self._change_namespaces(
-            caller,
-            idempotency,
-            lambda c: catalog.create_namespace_in(c, namespace, properties),
+            request, lambda c: catalog.create_namespace_in(c, namespace, properties)
         )
 
     def update_namespace(
         self,
-        caller: Caller,
+        request: WriteRequest,
         namespace: Namespace,
         removals: Sequence[str],
         updates: Mapping[str, str],
-        idempotency: Idempotency | None,
     ) -> frozenset[str]:
         """Remove and set properties, and return the removed; or raise `NamespaceNotFound`."""
 
         def work(connection: Connection) -> Iterable[str]:
-            _check_shared(connection, caller, namespace)
+            _check_shared(connection, request.caller, namespace)
             if catalog.list_shown(connection, namespace):
                 catalog.ensure_namespace(connection, namespace)
             return catalog.update_namespace_in(
                 connection, namespace, removals=removals, updates=updates
             )
 
-        return self._change_namespaces(caller, idempotency, work)
+        return self._change_namespaces(request, work)
 
-    def drop_namespace(
-        self, caller: Caller, namespace: Namespace, idempotency: Idempotency | None
-    ) -> None:
+    def drop_namespace(self, request: WriteRequest, namespace: Namespace) -> None:
         """Remove a namespace in which no branch shows anything, or raise `NamespaceNotEmpty`."""
 
         def work(connection: Connection) -> None:
-            _check_shared(connection, caller, namespace)
+            _check_shared(connection, request.caller, namespace)
             catalog.drop_namespace_in(connection, namespace)
 
-        self._change_namespaces(caller, idempotency, work)
+        self._change_namespaces(request, work)
 
     def _change_namespaces(
-        self,
-        caller: Caller,
-        idempotency: Idempotency | None,
-        change: Callable[[Connection], Iterable[str] | None],
+        self, request: WriteRequest, change: Callable[[Connection], Iterable[str] | None]
     ) -> frozenset[str]:
         """Return the removed properties; the key's record keeps them for a repeated request."""
-        key = operation_key(caller, None, idempotency)
+        key = operation_key(request, everywhere=True)
         receipt = _write_once(self._database, key, lambda c: dict.fromkeys(change(c) or ()))
         return frozenset(receipt.transactions)
 
@@ -344,7 +319,7 @@ def _check_shared(connection: Connection, caller: Caller, namespace: Namespace) 
     if caller.check_write is not None:
         # Only the pattern of all branches matches a star.
         caller.check_write("*", f"{name}.*")
-    if not caller.may_write_protected and find_protections(connection).touches(name):
+    if not caller.may_write_protected and transactions.find_protections(connection).touches(name):
         raise errors.Denied(
             f"namespace {name} is shared by all branches, and some are protected: only an admin "
             "may change its properties or drop it.",
@@ -352,17 +327,16 @@ def _check_shared(connection: Connection, caller: Caller, namespace: Namespace) 
         )
 
 
-def operation_key(
-    caller: Caller, context: Context | None, idempotency: Idempotency | None
-) -> OperationKey | None:
-    """Return the key that a request is recorded under; for one on namespaces without a context."""
-    if idempotency is None:
+def operation_key(request: WriteRequest, *, everywhere: bool = False) -> OperationKey | None:
+    """Return the key that a request is recorded under; one on namespaces is so `everywhere`."""
+    if (idempotency := request.idempotency) is None:
         return None
-    place = context.branch if isinstance(context, BranchContext) else str(context or _EVERYWHERE)
+    context = request.context
+    place = context.branch if isinstance(context, BranchContext) else str(context)
     return OperationKey(
-        principal=caller.actor,
+        principal=request.caller.actor,
         kind="iceberg",
-        branch=place,
+        branch=_EVERYWHERE if everywhere else place,
         key=idempotency.key,
         request_hash=idempotency.request_hash,
     )
@@ -382,7 +356,7 @@ def _resolve(
     dataset = records.find_dataset(connection, name)
     if dataset is None or dataset.kind is not kind:
         return None
-    shown = find_shown(connection, context, dataset, scope=scope)
+    shown = resolve.find_shown(connection, context, dataset, scope=scope)
     return _served(shown) if shown is not None and shown.version is not None else None
 
 
@@ -395,7 +369,7 @@ def _list_names(
         for dataset in records.list_datasets(connection, namespace)
         if dataset.kind is kind and (scope is None or _is_declared(scope, dataset.name))
     ]
-    shown = find_all_shown(connection, context, found, scope=scope)
+    shown = resolve.find_all_shown(connection, context, found, scope=scope)
     return [d.name.name for d in found if d.id in shown and shown[d.id].version is not None]
 
 
@@ -403,7 +377,7 @@ def _shown_outside(connection: Connection, context: Context) -> set[Namespace]:
     """Return the dropped namespaces in which a branch, or the context's moment, shows a table."""
     outside = catalog.list_outside_namespaces(connection)
     if outside and isinstance(context, MomentContext):
-        at = find_all_shown(connection, context, outside)
+        at = resolve.find_all_shown(connection, context, outside)
         return {d.name.namespace for d in outside if d.id in at and at[d.id].version is not None}
     shown = catalog.list_shown(connection) if outside else []
     return {name.namespace for name, _ in shown}
@@ -420,7 +394,7 @@ def _served(transaction: nouns.Transaction) -> ServedTable:
     )
 
 
-def _load_scope(connection: Connection, context: JobContext) -> JobScope:
+def _load_scope(connection: Connection, context: JobContext) -> resolve.JobScope:
     key, _, epoch = context.id.rpartition(":")
     scope = find_scope(connection, key, int(epoch)) if epoch.isdigit() else None
     if scope is None:
@@ -435,7 +409,7 @@ def _may_write(connection: Connection, caller: Caller, context: Context, name: D
         case MomentContext():
             return False
         case UnitContext():
-            opened = load_opened(connection, context)
+            opened = resolve.load_opened(connection, context)
             if opened.state is not nouns.TransactionState.OPEN:
                 return False
             branch = opened.branch
@@ -446,14 +420,16 @@ def _may_write(connection: Connection, caller: Caller, context: Context, name: D
             caller.check_write(branch, name)
     except errors.Denied:
         return False
-    return caller.may_write_protected or not find_protections(connection).covers(branch, name)
+    return caller.may_write_protected or not transactions.find_protections(connection).covers(
+        branch, name
+    )
 
 
-def _is_declared(scope: JobScope, name: DatasetName) -> bool:
+def _is_declared(scope: resolve.JobScope, name: DatasetName) -> bool:
     return str(name) in scope["inputs"] or str(name) in scope["outputs"]
 
 
-def _is_metadata_table(scope: JobScope, name: DatasetName) -> bool:
+def _is_metadata_table(scope: resolve.JobScope, name: DatasetName) -> bool:
     """Return whether it is `db.t.files` of a declared `db.t`, which clients request as a table."""
     *above, last = name.namespace
     return bool(above) and _is_declared(scope, DatasetName(namespace=tuple(above), name=last))
@@ -463,7 +439,7 @@ def _renew_if_due(database: Database, context: UnitContext) -> None:
     """Renew the lease of an OPEN unit in the second half of it: a read is a use, not a write."""
 
     def read(connection: Connection) -> tuple[records.Unit | nouns.Transaction, bool]:
-        opened = load_opened(connection, context)
+        opened = resolve.load_opened(connection, context)
         left_us = (opened.lease_until or 0) - now(connection)
         whole_us = (opened.lease_seconds or 0) * 1_000_000
         # A lease of a clock that was ahead is due too.
@@ -474,7 +450,7 @@ def _renew_if_due(database: Database, context: UnitContext) -> None:
     if is_due and isinstance(opened, records.Unit):
         renew_unit(database, opened.id)
     elif is_due and isinstance(opened, nouns.Transaction):
-        renew_transactions(database, [opened.id])
+        transactions.renew_transactions(database, [opened.id])
 
 
 # The dataset of a table's or view's name
@@ -502,13 +478,7 @@ def _find_or_create(
         return found
     try:
         return catalog.create_dataset_in(
-            connection,
-            name,
-            kind=kind,
-            branch=None,
-            caller=caller,
-            owned=owned,
-            id=id,
+            connection, name, kind=kind, branch=None, caller=caller, owned=owned, id=id
         )
     except errors.DatasetExists:
         # Another client created it after the first read.
@@ -530,12 +500,7 @@ def _dataset_of(connection: Connection, caller: Caller, change: TableChange) -> 
             catalog.ensure_namespace(connection, change.name.namespace)
         return _check_kind(known, change.kind)
     found = _find_or_create(
-        connection,
-        caller,
-        change.name,
-        kind=change.kind,
-        id=change.dataset_id,
-        owned=change.owned,
+        connection, caller, change.name, kind=change.kind, id=change.dataset_id, owned=change.owned
     )
     if found.id != change.dataset_id:
         # A write on another branch created the dataset after this change was prepared.
@@ -564,19 +529,19 @@ def _check_kind(dataset: nouns.Dataset, wanted: DatasetKind) -> nouns.Dataset:
 
 def _publish_once(
     database: Database,
-    caller: Caller,
-    key: OperationKey | None,
+    request: WriteRequest,
     steps: Callable[[Connection], Sequence[Change]],
     *,
     reads: tuple[ReadView, ...] = (),
 ) -> Receipt:
     """Publish once for each key; the steps are decided in the publication's SQL transaction."""
+    key = operation_key(request)
 
     def publish() -> Receipt:
         return publish_prepared(
             database,
             lambda connection: PublishRequest(
-                caller=caller,
+                caller=request.caller,
                 kind=nouns.PublicationKind.COMMIT,
                 changes=tuple(steps(connection)),
                 reads=reads,
@@ -628,11 +593,11 @@ def _add(
 ) -> list[Change]:
     """Return a transaction on the context's branch, which is created off the first with a view."""
     # One read: the door must expect the same state that is compared with the base.
-    on = find_on_chain(connection, context.chain, dataset.id)
+    on = resolve.find_on_chain(connection, context.chain, dataset.id)
     if on.own is None and on.source is None:
         resolve.check_context(connection, context)
     _check_base(connection, context, dataset, on.source, base)
-    return add_on_branch(
+    return transactions.add_on_branch(
         context.branch,
         dataset.id,
         branch=on.own,
@@ -767,7 +732,7 @@ def _stage(
             else _unit_transaction(connection, caller, context, change)
         )
         _check_staged_base(transaction, change)
-        stage_in(
+        transactions.stage_in(
             connection,
             transaction.id,
             _version(change),
@@ -792,7 +757,7 @@ def _unit_transaction(
     connection: Connection, caller: Caller, context: UnitContext, change: TableChange
 ) -> nouns.Transaction:
     """Return the unit's transaction on the dataset, opened at its first write."""
-    opened = load_opened(connection, context)
+    opened = resolve.load_opened(connection, context)
     if opened.state is not nouns.TransactionState.OPEN:
         raise errors.TransactionNotOpen(transaction=context.id, state=opened.state)
     if isinstance(opened, nouns.Transaction):
@@ -826,47 +791,41 @@ def register(
     catalog: TableCatalog,
     versions: TableVersions,
     read_outside: Callable[[str], bytes],
+    request: WriteRequest,
     *,
-    caller: Caller,
-    context: Context,
     name: DatasetName,
     metadata_location: str,
     now_ms: int,
-    idempotency: Idempotency | None,
 ) -> ServedTable:
     """Show a table of another catalog under a name of this one; its files stay as they are.
 
     What is added to it, metadata included, is written below the warehouse.
     """
-    if catalog.resolve(context, name):
-        raise errors.TableExists(table=str(name), context=str(context))
+    if catalog.resolve(request.context, name):
+        raise errors.TableExists(table=str(name), context=str(request.context))
     found = read_external_metadata(read_outside, metadata_location)
     dataset = catalog.find_dataset_id(name) or mint_dataset()
     location = versions.table_location(dataset)
     return publish_new_table(
         catalog,
         versions,
+        request,
         register_metadata(found, outside=metadata_location, location=location, now_ms=now_ms),
-        caller=caller,
-        context=context,
         name=name,
         dataset=dataset,
         owned=False,
-        idempotency=idempotency,
     )
 
 
 def publish_new_table(
     catalog: TableCatalog,
     versions: TableVersions,
+    request: WriteRequest,
     metadata: Metadata,
     *,
-    caller: Caller,
-    context: Context,
     name: DatasetName,
     dataset: DatasetId,
     owned: bool = True,
-    idempotency: Idempotency | None,
 ) -> ServedTable:
     # The files of a registered table are its owner's: none of them is new.
     version = versions.write(dataset, metadata, base=None if owned else metadata)
@@ -880,10 +839,10 @@ def publish_new_table(
         owned=owned,
     )
     try:
-        (table,) = catalog.commit(caller, context, [change], idempotency)
+        (table,) = catalog.commit(request, [change])
     except errors.ViewConflict as error:
-        if catalog.resolve(context, name) is None:
+        if catalog.resolve(request.context, name) is None:
             raise
         # Another client created the table first.
-        raise errors.TableExists(table=str(name), context=str(context)) from error
+        raise errors.TableExists(table=str(name), context=str(request.context)) from error
     return table

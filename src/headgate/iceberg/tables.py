@@ -15,14 +15,12 @@ from headgate.iceberg.service import (
     checked_name,
     checked_namespace,
     json_reply,
-    list_names,
     load_properties,
     page,
     parse_levels,
     problem,
-    read_identifier,
-    rename,
     reply_applied,
+    resolve_in_path,
     table_result,
     without_overlay,
 )
@@ -62,7 +60,7 @@ def create_namespace(service: Service, request: Request) -> Reply:
     _check_outside_jobs(request)
     namespace = checked_namespace(read_strings(request.json, "namespace"))
     properties = read_properties(request.json, "properties")
-    service.catalog.create_namespace(request.caller, namespace, properties, request.idempotency)
+    service.catalog.create_namespace(request, namespace, properties)
     return json_reply({"namespace": namespace, "properties": properties})
 
 
@@ -92,7 +90,7 @@ def namespace_exists(service: Service, request: Request) -> Reply:
 def drop_namespace(service: Service, request: Request) -> Reply:
     """Remove an empty namespace."""
     _check_outside_jobs(request)
-    service.catalog.drop_namespace(request.caller, request.namespace, request.idempotency)
+    service.catalog.drop_namespace(request, request.namespace)
     return NO_CONTENT
 
 
@@ -108,9 +106,7 @@ def update_properties(service: Service, request: Request) -> Reply:
             "UnprocessableEntityException",
             f"properties {both} are both removed and set. Name each in one list only.",
         )
-    removed = service.catalog.update_namespace(
-        request.caller, request.namespace, removals, updates, request.idempotency
-    )
+    removed = service.catalog.update_namespace(request, request.namespace, removals, updates)
     return json_reply(
         {
             "updated": sorted(updates),
@@ -140,11 +136,6 @@ def _check_outside_jobs(request: Request) -> None:
 # Tables
 
 
-def list_tables(service: Service, request: Request) -> Reply:
-    """Return the tables that the context shows in a namespace."""
-    return list_names(service, request, DatasetKind.TABLE)
-
-
 def load_table(service: Service, request: Request) -> Reply:
     """Return the version that the name means in this context, or 304 where the client has it."""
     snapshots = request.query.get("snapshots", "all").lower()
@@ -152,7 +143,7 @@ def load_table(service: Service, request: Request) -> Reply:
         raise errors.MalformedRequest(
             what="the parameter 'snapshots'", reason="it is 'all' or 'refs'"
         )
-    table = _resolve(service, request, _named_in_path(request))
+    table = resolve_in_path(service, request, DatasetKind.TABLE)
     service.served.note_load(
         request.prefix, table.name, table.location, marked="snapshots" in request.query
     )
@@ -163,25 +154,6 @@ def load_table(service: Service, request: Request) -> Reply:
         known_etag=request.headers.get("if-none-match"),
         access=service.find_access(request, table.name, table.dataset_id, version.metadata),
     )
-
-
-def table_exists(service: Service, request: Request) -> Reply:
-    """Return 204 if the context shows the table."""
-    _resolve(service, request, _named_in_path(request))
-    return NO_CONTENT
-
-
-def _named_in_path(request: Request) -> DatasetName:
-    """Return the table in the path; a name that no table can have raises `TableNotFound`.
-
-    Spark first looks for the path in "select … from parquet.`/some/files`" as a table.
-    """
-    try:
-        return request.table
-    except errors.InvalidName as error:
-        raise errors.TableNotFound(
-            table=error.facts["name"], context=str(request.context)
-        ) from error
 
 
 def create_table(service: Service, request: Request) -> Reply:
@@ -219,14 +191,7 @@ def _create(service: Service, request: Request, name: DatasetName) -> Reply:
         access = service.find_access(request, name, dataset, metadata, staged=True)
         return json_reply(table_result(metadata, None, access))
     table = publish_new_table(
-        service.catalog,
-        service.versions,
-        metadata,
-        caller=request.caller,
-        context=request.context,
-        name=name,
-        dataset=dataset,
-        idempotency=request.idempotency,
+        service.catalog, service.versions, request, metadata, name=name, dataset=dataset
     )
     service.served.note_commit(request.prefix, name, table.location)
     return reply_applied(service, request, table)
@@ -239,21 +204,6 @@ def replay_made(service: Service, request: Request, made: Sequence[ServedTable])
     return reply_applied(service, request, table)
 
 
-def drop_table(service: Service, request: Request) -> Reply:
-    """Remove the table from the context's branch; its files stay, since branches share them."""
-    # With `purgeRequested` too: other branches may show the table, and retention deletes its files.
-    table = _resolve(service, request, request.table)
-    service.catalog.drop(request.caller, request.context, table, request.idempotency)
-    return NO_CONTENT
-
-
-def rename_table(service: Service, request: Request) -> Reply:
-    """Give a table another name, on this context's branch only."""
-    return rename(
-        service, request, _resolve(service, request, read_identifier(request.json, "source"))
-    )
-
-
 def register_table(service: Service, request: Request) -> Reply:
     """Show a table of another catalog under a name of this one."""
     load_properties(service, request.context, request.namespace)
@@ -261,12 +211,10 @@ def register_table(service: Service, request: Request) -> Reply:
         service.catalog,
         service.versions,
         service.read_outside,
-        caller=request.caller,
-        context=request.context,
+        request,
         name=checked_name(request.namespace, read_str(request.json, "name")),
         metadata_location=read_str(request.json, "metadata-location"),
         now_ms=service.now_ms(),
-        idempotency=request.idempotency,
     )
     service.served.note_commit(request.prefix, table.name, table.location)
     return reply_applied(service, request, table)
@@ -280,10 +228,3 @@ def report_metrics(_service: Service, _request: Request) -> Reply:
 def replay_nothing(_service: Service, _request: Request, _made: Sequence[ServedTable]) -> Reply:
     """Return the reply to a write without a result."""
     return NO_CONTENT
-
-
-def _resolve(service: Service, request: Request, name: DatasetName) -> ServedTable:
-    table = service.catalog.resolve(request.context, name)
-    if table is None:
-        raise errors.TableNotFound(table=str(name), context=str(request.context))
-    return table

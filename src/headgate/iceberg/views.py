@@ -8,17 +8,14 @@ from collections.abc import Sequence
 from headgate import errors
 from headgate.catalog.database import backoff_seconds
 from headgate.iceberg.service import (
-    NO_CONTENT,
     Reply,
     Request,
     Service,
     checked_name,
     json_reply,
-    list_names,
     load_properties,
     read_applied,
-    read_identifier,
-    rename,
+    resolve_in_path,
 )
 from headgate.iceberg.table_catalog import ServedTable, TableChange
 from headgate.model.contexts import BranchContext
@@ -34,21 +31,10 @@ from headgate.tables.versions import StoredVersion
 _TRIES = 10
 
 
-def list_views(service: Service, request: Request) -> Reply:
-    """Return the views that the context shows in a namespace."""
-    return list_names(service, request, DatasetKind.VIEW)
-
-
 def load_view(service: Service, request: Request) -> Reply:
     """Return the version that the name means in this context."""
-    view = _resolve(service, request, _named_in_path(request))
+    view = resolve_in_path(service, request, DatasetKind.VIEW)
     return _reply(service.versions.read(view.location))
-
-
-def view_exists(service: Service, request: Request) -> Reply:
-    """Return 204 if the context shows the view."""
-    _resolve(service, request, _named_in_path(request))
-    return NO_CONTENT
 
 
 def create_view(service: Service, request: Request) -> Reply:
@@ -86,7 +72,7 @@ def replace_view(service: Service, request: Request) -> Reply:
     tries = _TRIES if isinstance(request.context, BranchContext) else 1
     for losses in range(tries):
         try:
-            made = _replace(service, request, _named_in_path(request))
+            made = _replace(service, request)
             return _reply(read_applied(service, made))
         except errors.ViewConflict:
             if losses + 1 == tries:
@@ -95,8 +81,8 @@ def replace_view(service: Service, request: Request) -> Reply:
     raise AssertionError("unreachable")
 
 
-def _replace(service: Service, request: Request, name: DatasetName) -> ServedTable:
-    base = _resolve(service, request, name)
+def _replace(service: Service, request: Request) -> ServedTable:
+    base = resolve_in_path(service, request, DatasetKind.VIEW)
     held = service.versions.read(base.location).metadata
     requirements: list[Json] = []
     if request.json.get("requirements") is not None:
@@ -107,7 +93,7 @@ def _replace(service: Service, request: Request, name: DatasetName) -> ServedTab
     metadata = views.apply_updates(held, updates, now_ms=service.now_ms())
     if metadata is held:
         return base
-    return _commit(service, request, name, base.dataset_id, metadata, base)
+    return _commit(service, request, base.name, base.dataset_id, metadata, base)
 
 
 def _commit(
@@ -130,7 +116,7 @@ def _commit(
         type=effect.inferred_type,
         kind=DatasetKind.VIEW,
     )
-    (made,) = service.catalog.commit(request.caller, request.context, [change], request.idempotency)
+    (made,) = service.catalog.commit(request, [change])
     return made
 
 
@@ -140,36 +126,7 @@ def replay_made(service: Service, _request: Request, made: Sequence[ServedTable]
     return _reply(read_applied(service, view))
 
 
-def drop_view(service: Service, request: Request) -> Reply:
-    """Remove the view from the context's branch."""
-    view = _resolve(service, request, request.view)
-    service.catalog.drop(request.caller, request.context, view, request.idempotency)
-    return NO_CONTENT
-
-
-def rename_view(service: Service, request: Request) -> Reply:
-    """Give a view another name, on this context's branch only."""
-    return rename(
-        service, request, _resolve(service, request, read_identifier(request.json, "source"))
-    )
-
-
 def _reply(version: StoredVersion) -> Reply:
     return json_reply(
         {"metadata-location": version.location, "metadata": version.metadata, "config": {}}
     )
-
-
-def _named_in_path(request: Request) -> DatasetName:
-    """Return the view in the path; a name that no view can have raises `ViewNotFound`."""
-    try:
-        return request.view
-    except errors.InvalidName as error:
-        raise errors.ViewNotFound(view=error.facts["name"], context=str(request.context)) from error
-
-
-def _resolve(service: Service, request: Request, name: DatasetName) -> ServedTable:
-    view = service.catalog.resolve(request.context, name, DatasetKind.VIEW)
-    if view is None:
-        raise errors.ViewNotFound(view=str(name), context=str(request.context))
-    return view

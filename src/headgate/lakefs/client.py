@@ -14,14 +14,7 @@ from lakefs.client import Client
 from lakefs_sdk import BranchCreation, CommitCreation, Merge, PathList
 from lakefs_sdk.exceptions import ApiException
 
-from headgate.errors import (
-    Exists,
-    LakeFSConflict,
-    LakeFSDenied,
-    LakeFSRejected,
-    LakeFSUnavailable,
-    NotFound,
-)
+from headgate import errors
 from headgate.model.recovery import WorkspaceHead
 
 # Key in the metadata of a commit: the execution that made it. Recovery reads it.
@@ -137,7 +130,7 @@ class LakeFS:
             if answer.errors:
                 first = answer.errors[0]
                 reason = f"{first.status_code} {first.message}"
-                raise LakeFSRejected(doing=f"delete {first.path!r}", reason=reason)
+                raise errors.LakeFSRejected(doing=f"delete {first.path!r}", reason=reason)
 
     def commit(self, repository: str, branch: str, message: str, execution: str) -> str:
         """Commit the staged changes of a branch, and return the id of the commit."""
@@ -179,7 +172,7 @@ class LakeFS:
 
     def delete_branch(self, repository: str, name: str) -> None:
         """Delete a branch; a missing branch is not an error."""
-        with suppress(NotFound), _errors(f"delete branch {name!r} of {repository!r}"):
+        with suppress(errors.NotFound), _errors(f"delete branch {name!r} of {repository!r}"):
             self._api.branches_api.delete_branch(repository, name)
 
     def list_branches(self, repository: str, prefix: str) -> list[str]:
@@ -204,18 +197,18 @@ def _errors(doing: str) -> Iterator[None]:
     except ApiException as error:
         reason = f"{error.status} {_message(error)}"
         if error.status == _NOT_FOUND:
-            raise NotFound(f"lakeFS cannot {doing}: {_message(error)}.") from error
+            raise errors.NotFound(f"lakeFS cannot {doing}: {_message(error)}.") from error
         if error.status in _DENIED:
-            raise LakeFSDenied(doing=doing, reason=reason) from error
+            raise errors.LakeFSDenied(doing=doing, reason=reason) from error
         if error.status == _CONFLICT and doing.startswith("create"):
-            raise Exists(f"lakeFS cannot {doing}: {_message(error)}.") from error
+            raise errors.Exists(f"lakeFS cannot {doing}: {_message(error)}.") from error
         if error.status in (_CONFLICT, _PRECONDITION):
-            raise LakeFSConflict(doing=doing, reason=reason) from error
+            raise errors.LakeFSConflict(doing=doing, reason=reason) from error
         if error.status in _CLIENT_ERRORS and error.status != _TOO_MANY:
-            raise LakeFSRejected(doing=doing, reason=reason) from error
-        raise LakeFSUnavailable(doing=doing, reason=reason) from error
+            raise errors.LakeFSRejected(doing=doing, reason=reason) from error
+        raise errors.LakeFSUnavailable(doing=doing, reason=reason) from error
     except urllib3.exceptions.HTTPError as error:
-        raise LakeFSUnavailable(doing=doing, reason=type(error).__name__) from error
+        raise errors.LakeFSUnavailable(doing=doing, reason=type(error).__name__) from error
 
 
 def _message(error: ApiException) -> str:

@@ -10,15 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headgate import errors
 from headgate.catalog.database import Database
-from headgate.errors import (
-    Invalid,
-    TableNotFound,
-    Unavailable,
-    UnknownInStatement,
-    ViewHasNoRows,
-    WorkFailed,
-)
 from headgate.iceberg.table_catalog import TableCatalog
 from headgate.model.contexts import Context
 from headgate.model.names import DatasetName, parse_member
@@ -91,7 +84,7 @@ def answer_sql(
     *,
     engine: str,
     file: Path | None,
-    missing: Callable[[str], TableNotFound],
+    missing: Callable[[str], errors.TableNotFound],
 ) -> SqlAnswer:
     """Run a statement by the engine, and return or write its rows."""
     chosen = parse_member(SqlEngine, engine, what="engine")
@@ -107,13 +100,13 @@ def answer_sql(
             reason = str(refusal)
             if chosen is SqlEngine.DUCKDB:
                 told = f"DuckDB cannot run this statement: {reason}. Use --engine spark."
-                raise Invalid(told, reason=reason) from refusal
+                raise errors.Invalid(told, reason=reason) from refusal
     try:
         if file is None:
             result = run_sql(session(), text)
             return SqlAnswer(engine=SqlEngine.SPARK, reason=reason, result=result)
         rows = arrow_of(session(), text)
-    except UnknownInStatement as error:
+    except errors.UnknownInStatement as error:
         found = _UNKNOWN_TABLE.match(error.facts["reason"])
         if found is None:
             raise
@@ -142,7 +135,7 @@ def _by_duckdb(
 
     try:
         return query.run_query(text, tables, consume, only_listed=only_listed)
-    except (Unlisted, EngineError, WorkFailed) as error:
+    except (Unlisted, EngineError, errors.WorkFailed) as error:
         raise _Refused(str(error).partition("\n")[0].rstrip(". ")) from error
 
 
@@ -155,7 +148,7 @@ class TableReader:
 
     name: DatasetName
     tables: ContextTables
-    missing: Callable[[str], TableNotFound]
+    missing: Callable[[str], errors.TableNotFound]
 
     def to_arrow(self) -> pyarrow.Table:
         """Return the rows as a PyArrow table."""
@@ -195,7 +188,7 @@ class TableReader:
     def _load(self) -> StoredVersion:
         version = self.tables.find(self.name)
         if version is None and self.tables.has_view(self.name):
-            raise ViewHasNoRows(view=str(self.name))
+            raise errors.ViewHasNoRows(view=str(self.name))
         if version is None:
             raise self.missing(str(self.name))
         return version
@@ -207,6 +200,6 @@ def _needing(package: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise Unavailable(
+        raise errors.Unavailable(
             f"the package {error.name} is not installed: pip install {package}."
         ) from error

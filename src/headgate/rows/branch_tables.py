@@ -7,14 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from headgate import errors
+from headgate.catalog import records
 from headgate.catalog.database import Connection, Database
-from headgate.catalog.records import (
-    find_datasets,
-    list_branches,
-    list_datasets,
-    load_transactions,
-    policy_of,
-)
 from headgate.catalog.resolve import check_exists, check_kept, find_all_on_chain
 from headgate.catalog.transactions import find_protections
 from headgate.model.changes import ReadView
@@ -144,7 +138,7 @@ class BranchTables:
         return found
 
     def _unknown(self, name: DatasetName, line: int, column: int) -> errors.HeadgateError:
-        datasets = self.database.read(list_datasets)
+        datasets = self.database.read(records.list_datasets)
         names = [str(dataset.name) for dataset in datasets]
         # A name that exists on other branches is not a misspelling.
         near = [] if str(name) in names else nearest(str(name), names, n=3)
@@ -203,13 +197,15 @@ def check_no_twin(
 
 def _shown_on(connection: Connection, dataset: DatasetId) -> list[str]:
     """Return the branches that show a version and that the caller may read, roots first."""
-    policy = policy_of(connection)
+    policy = records.policy_of(connection)
     on = [
         branch
-        for branch in sorted(list_branches(connection, dataset), key=lambda b: b.parent is not None)
+        for branch in sorted(
+            records.list_branches(connection, dataset), key=lambda b: b.parent is not None
+        )
         if branch.view is not None and (policy is None or policy.shows_branch(branch.name))
     ]
-    views = load_transactions(connection, [b.view for b in on if b.view])
+    views = records.load_transactions(connection, [b.view for b in on if b.view])
     return [b.name for b in on if b.view and views[b.view].version is not None]
 
 
@@ -217,12 +213,12 @@ def _find_all(
     connection: Connection, context: BranchContext, names: Iterable[DatasetName]
 ) -> dict[DatasetName, BranchTable]:
     """Return what the context shows of these datasets; those that do not exist are left out."""
-    datasets = find_datasets(connection, names)
+    datasets = records.find_datasets(connection, names)
     found = find_all_on_chain(connection, context.chain, [d.id for d in datasets.values()])
     if all(on.own is None and on.source is None for on in found.values()):
         check_exists(connection, context.chain)
     sources = [on.source for on in found.values() if on.source is not None]
-    views = load_transactions(connection, [b.view for b in sources if b.view is not None])
+    views = records.load_transactions(connection, [b.view for b in sources if b.view is not None])
     tables: dict[DatasetName, BranchTable] = {}
     for name, dataset in datasets.items():
         on = found[dataset.id]

@@ -196,10 +196,7 @@ def _bad_row_errors(
 
 
 def _counts(
-    load: _Load,
-    session: Any,
-    branch_tables: BranchTables,
-    staged: StagedByTable,
+    load: _Load, session: Any, branch_tables: BranchTables, staged: StagedByTable
 ) -> dict[DatasetName, Counts]:
     ids = [rows.table.opened for rows in staged.values()]
     found = load.parts.database.read(lambda c: load_transactions(c, ids))
@@ -210,10 +207,7 @@ def _counts(
 
 
 def _validate_and_commit(
-    load: _Load,
-    session: Any,
-    staged: StagedByTable,
-    counts: CountsByTable,
+    load: _Load, session: Any, staged: StagedByTable, counts: CountsByTable
 ) -> tuple[Receipt, int]:
     """Validate and commit; validate again where other writers moved what was read."""
     losses = 0

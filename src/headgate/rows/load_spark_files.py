@@ -18,15 +18,7 @@ import pyarrow.parquet as parquet
 
 from headgate.errors import HeadgateError, InvalidRows, InvalidSource
 from headgate.files.objects import StoredContent
-from headgate.rows import sources
-from headgate.rows.cast import (
-    cast_column,
-    cast_rows,
-    given_columns,
-    has_temporal,
-    match_columns,
-    with_defaults,
-)
+from headgate.rows import cast, sources
 from headgate.rows.sources import Source, SourceLike
 from headgate.spark.load import LoadFile, mark_of
 
@@ -63,7 +55,7 @@ class TableFormat:
             if name not in rows.column_names:
                 rows = rows.append_column(name, pa.nulls(rows.num_rows, kind))
                 marks[name] = pa.chunked_array([pa.repeat(False, rows.num_rows)])
-        filled = with_defaults(rows, marks, self._defaults)
+        filled = cast.with_defaults(rows, marks, self._defaults)
         every = pa.repeat(True, rows.num_rows)
         columns = {name: _cast(filled.column(name), kind) for name, kind in self._kinds.items()}
         columns |= {mark_of(name): marks.get(name, every) for name in self._kinds}
@@ -129,11 +121,13 @@ class Converter:
     ) -> tuple[str, ...]:
         """Return the table's columns in a file that needs no cast; reject impossible years."""
         try:
-            names = match_columns(file, schema.names, table.schema, table.dataset)
+            names = cast.match_columns(file, schema.names, table.schema, table.dataset)
         except InvalidSource as error:
             self._reject(error)
             return ()
-        timed = [name for column, name in names.items() if has_temporal(schema.field(name).type)]
+        timed = [
+            name for column, name in names.items() if cast.has_temporal(schema.field(name).type)
+        ]
         if timed:
             for _ in self._cast(sources.stream_parquet(file, path, columns=timed), table):
                 pass
@@ -173,13 +167,13 @@ class Converter:
             if not part.rows.column_names:
                 continue
             try:
-                rows = cast_rows(part, table.schema, table.dataset)
+                rows = cast.cast_rows(part, table.schema, table.dataset)
             except InvalidRows as error:
                 bad += error.facts["rows"]
             except InvalidSource as error:
                 self._reject(error)
             else:
-                yield rows, given_columns(part, rows)
+                yield rows, cast.given_columns(part, rows)
         if bad:
             self._reject(InvalidRows(rows=bad[: sources.ROWS_SHOWN], limit=sources.ROWS_SHOWN))
 
@@ -244,4 +238,4 @@ def _for_spark(kind: pa.DataType) -> pa.DataType:
 
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    return column if column.type == kind else cast_column(column, kind)
+    return column if column.type == kind else cast.cast_column(column, kind)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from headgate.catalog import records
 from headgate.catalog.database import Connection
 from headgate.catalog.merge_base import (
     MERGED,
@@ -16,29 +17,14 @@ from headgate.catalog.merge_base import (
     is_unchanged,
     same_content,
 )
-from headgate.catalog.records import (
-    branches_named,
-    find_transaction,
-    list_datasets,
-    load_dataset,
-    load_transaction,
-    load_transactions,
-)
-from headgate.catalog.resolve import check_exists, check_kept
-from headgate.errors import Invalid, MergeConflict, NotFound, TransactionNotCommitted
+from headgate.catalog.resolve import check_committed, check_exists, check_kept
+from headgate.errors import Invalid, MergeConflict, NotFound
 from headgate.files.edits import root_of
 from headgate.files.tree import FilesDifference
+from headgate.model import nouns
 from headgate.model.constraints import Enforce, ViolationKind
 from headgate.model.ids import DatasetId, mint_version
 from headgate.model.names import DatasetName
-from headgate.model.nouns import (
-    DatasetKind,
-    PublicationKind,
-    Transaction,
-    TransactionState,
-    TransactionType,
-    Version,
-)
 from headgate.model.rules import HOLD, RULES_FACT, ChangedTable, carried_facts, rows_hold
 from headgate.rows import engine as sql
 from headgate.rows import merge_content, working_set
@@ -99,8 +85,8 @@ class Side:
     """One dataset: the source's transaction, the target's and the merge base, and the effect."""
 
     on_branch: BranchTable
-    source: Transaction
-    base: Transaction | None
+    source: nouns.Transaction
+    base: nouns.Transaction | None
     # None: the merge does not change the dataset, or a conflict prevents the comparison.
     difference: diff.TableDifference | FilesDifference | None = None
     conflicts: list[dict[str, Any]] = field(default_factory=list)
@@ -110,11 +96,11 @@ class Side:
     rival: DatasetName | None = None
 
     @property
-    def target(self) -> Transaction | None:
+    def target(self) -> nouns.Transaction | None:
         return self.on_branch.shown
 
     @property
-    def taken(self) -> Version | None:
+    def taken(self) -> nouns.Version | None:
         """Return the source's version, as one of the dataset that gets it."""
         version = self.source.version
         same = self.source.dataset_id == self.on_branch.dataset.id
@@ -125,7 +111,7 @@ class Side:
         return {MERGED: {"branch": self.source.branch, "transaction": self.source.id}}
 
     @property
-    def kind(self) -> DatasetKind:
+    def kind(self) -> nouns.DatasetKind:
         return self.on_branch.dataset.kind
 
     def conflict(self, kind: str, reason: str) -> dict[str, Any]:
@@ -168,7 +154,7 @@ class _Merge:
     """A merge; see `write.Write`. A server reads the rows of tables in an evaluator."""
 
     verb = "merge"
-    kind = PublicationKind.MERGE
+    kind = nouns.PublicationKind.MERGE
 
     def __init__(
         self,
@@ -193,7 +179,7 @@ class _Merge:
             self.sides = parts.database.read(
                 lambda c: _sides(c, tables, self.merging, self.targets)
             )
-            trees = [side for side in self.sides if side.kind is DatasetKind.FILES]
+            trees = [side for side in self.sides if side.kind is nouns.DatasetKind.FILES]
             for side in trees:
                 side.conflicts += _merge(parts, working, side, self.merging.samples)
             if self._pool is None or len(trees) == len(self.sides):
@@ -202,14 +188,14 @@ class _Merge:
             done = self._pool.perform(parts, tables, task, self._interrupt)
             for side, sent in zip(self.sides, done["sides"], strict=True):
                 side.conflicts = sent["conflicts"]
-                if side.kind is not DatasetKind.FILES:
+                if side.kind is not nouns.DatasetKind.FILES:
                     side.difference = diff.read_difference(sent["difference"])
             prepared = read_prepared(parts, tables, done, self._known())
             return replace(prepared, moves=(*working.moves, *prepared.moves))
 
-    def _known(self) -> dict[tuple[DatasetName, str], Version | None]:
+    def _known(self) -> dict[tuple[DatasetName, str], nouns.Version | None]:
         """Return the versions that tables may come to show, apart from merged ones."""
-        known: dict[tuple[DatasetName, str], Version | None] = {}
+        known: dict[tuple[DatasetName, str], nouns.Version | None] = {}
         for side in self.sides:
             for version in (_minted(side.target.version if side.target else None), side.taken):
                 known[side.on_branch.dataset.name, version.location if version else ""] = version
@@ -243,7 +229,7 @@ def _prepare_tables(
 
     def change(working: WorkingSet) -> None:
         for side in sides:
-            if side.kind is not DatasetKind.FILES and not (
+            if side.kind is not nouns.DatasetKind.FILES and not (
                 merging.most_rows is not None and _is_larger(working, side, merging.most_rows)
             ):
                 side.conflicts += _merge(None, working, side, merging.samples)
@@ -272,14 +258,14 @@ def find_datasets(connection: Connection, merging: MergeRequest, *, into: str) -
     """Return the datasets to merge, in order of name: those that have a branch of the source."""
     if merging.source == into:
         raise Invalid(f"{merging.source!r} cannot be merged into itself.", branch=into)
-    known = {dataset.name: dataset for dataset in list_datasets(connection)}
+    known = {dataset.name: dataset for dataset in records.list_datasets(connection)}
     missing = [name for name in merging.datasets if name not in known]
     if missing:
-        load_dataset(connection, missing[0])
+        records.load_dataset(connection, missing[0])
     wanted = [known[n] for n in merging.datasets] or list(known.values())
-    on = branches_named(connection, [merging.source], [dataset.id for dataset in wanted])
+    on = records.branches_named(connection, [merging.source], [dataset.id for dataset in wanted])
     found = [branch.dataset for branch in on]
-    if not on and (named := find_transaction(connection, merging.source)) is not None:
+    if not on and (named := records.find_transaction(connection, merging.source)) is not None:
         found = [dataset.name for dataset in wanted if dataset.id == named.dataset_id]
     if not found:
         check_exists(connection, [merging.source])
@@ -367,16 +353,14 @@ def _continues(
 
 def _sources(
     connection: Connection, merging: MergeRequest, ids: Sequence[DatasetId]
-) -> dict[DatasetId, Transaction]:
+) -> dict[DatasetId, nouns.Transaction]:
     """Return what the source shows of these datasets: the views of a branch, or a transaction."""
-    on = branches_named(connection, [merging.source], ids)
+    on = records.branches_named(connection, [merging.source], ids)
     if on:
-        views = load_transactions(connection, [b.view for b in on if b.view])
+        views = records.load_transactions(connection, [b.view for b in on if b.view])
         return {b.dataset_id: views[b.view] for b in on if b.view}
-    named = load_transaction(connection, merging.source)
-    if named.state is not TransactionState.COMMITTED:
-        raise TransactionNotCommitted(transaction=named.id, state=named.state)
-    check_kept(named)
+    named = records.load_transaction(connection, merging.source)
+    check_committed(named)
     return {named.dataset_id: named}
 
 
@@ -391,17 +375,17 @@ def _merge(
         dropped = VersionMove(
             on_branch=side.renamed,
             version=None,
-            type=TransactionType.DELETE,
+            type=nouns.TransactionType.DELETE,
             facts={},
             counts=Counts(),
         )
         working.moves.append(dropped)
         if target is not None and is_unchanged(side.source, side.target, side.base):
             kept, held = _minted(target.version), _stored(working, target)
-            if side.kind is DatasetKind.TABLE:
+            if side.kind is nouns.DatasetKind.TABLE:
                 how = diff.DiffOptions(options=working.options)
                 side.difference = diff.compare_tables(held, held, how, same_content=True)
-            _show(working, side, version=kept, type=TransactionType.SNAPSHOT, counts=Counts())
+            _show(working, side, version=kept, type=nouns.TransactionType.SNAPSHOT, counts=Counts())
             return []
     if target is None:
         if source.version is not None:
@@ -416,11 +400,11 @@ def _merge(
     if source.version is None or target.version is None:
         return [side.conflict("dropped", "one side dropped it, the other changed it")]
     match side.kind:
-        case DatasetKind.TABLE:
+        case nouns.DatasetKind.TABLE:
             return _three_way(working, side)
-        case DatasetKind.VIEW:
+        case nouns.DatasetKind.VIEW:
             return _two_definitions(working, side)
-        case DatasetKind.FILES:
+        case nouns.DatasetKind.FILES:
             assert parts is not None, "an evaluator merges no trees"
             return _three_way_by_path(parts, working, side, samples)
 
@@ -430,7 +414,7 @@ def _is_larger(working: WorkingSet, side: Side, most_rows: int) -> bool:
     source, target = _stored(working, side.source), _stored(working, side.target)
     if is_unchanged(side.source, side.target, side.base) or source is None:
         return False
-    if side.kind is DatasetKind.VIEW:
+    if side.kind is nouns.DatasetKind.VIEW:
         return False
     known = [recorded_row_count(v.metadata) for v in (source, target) if v is not None]
     if all(count is not None and count <= most_rows for count in known):
@@ -443,36 +427,36 @@ def _is_larger(working: WorkingSet, side: Side, most_rows: int) -> bool:
     return True
 
 
-def _minted(version: Version | None) -> Version | None:
+def _minted(version: nouns.Version | None) -> nouns.Version | None:
     return replace(version, id=mint_version()) if version is not None else None
 
 
 def _take(parts: Parts | None, working: WorkingSet, side: Side, samples: int) -> None:
     """Show the source's version: the target has none, or is at the merge base."""
     version = side.taken
-    if side.kind is DatasetKind.FILES:
+    if side.kind is nouns.DatasetKind.FILES:
         target = side.target.version if side.target is not None else None
         assert parts is not None, "an evaluator merges no trees"
         merged = merge_content.take_tree(parts, root_of(target), root_of(version), samples)
-        type = merged.type if version is not None else TransactionType.DELETE
+        type = merged.type if version is not None else nouns.TransactionType.DELETE
         side.difference = merged.difference
         _show(working, side, version=version, type=type, counts=merged.counts)
         return
     old, new = _stored(working, side.target), _stored(working, side.source)
     was, now = (one.metadata if one else None for one in (old, new))
-    if side.kind is DatasetKind.VIEW:
+    if side.kind is nouns.DatasetKind.VIEW:
         effect, found = views.effect_between, diff.compare_views(old, new)
     else:
         # From metadata where that is enough, else from the differing files.
         how = diff.DiffOptions(options=working.options, samples=samples)
         effect, found = effect_between, diff.compare_tables(old, new, how)
-    type = effect(was, now).inferred_type if now is not None else TransactionType.DELETE
+    type = effect(was, now).inferred_type if now is not None else nouns.TransactionType.DELETE
     side.difference, rows = found, found.rows or diff.RowChanges()
     counts = Counts(inserted=rows.added, updated=rows.changed, deleted=rows.removed)
     _show(working, side, version=version, type=type, counts=counts)
 
 
-def _stored(working: WorkingSet, transaction: Transaction | None) -> StoredVersion | None:
+def _stored(working: WorkingSet, transaction: nouns.Transaction | None) -> StoredVersion | None:
     if transaction is None or transaction.version is None:
         return None
     if not transaction.version.location.endswith(".json"):
@@ -486,7 +470,7 @@ def _fast_forward(
 ) -> list[dict[str, Any]]:
     """Show the source's version; its rows are read only where other tables depend on it."""
     new, old = _stored(working, side.source), _stored(working, side.target)
-    if new is None or old is None or side.kind is not DatasetKind.TABLE:
+    if new is None or old is None or side.kind is not nouns.DatasetKind.TABLE:
         _take(parts, working, side, samples)
         return []
     constraints = constraints_of(new.metadata)

@@ -9,16 +9,9 @@ from typing import Any
 
 from headgate.catalog.garbage_collection import find_condemned
 from headgate.errors import UnsafePath
+from headgate.files import tree
 from headgate.files.edits import FileEdit, spare_condemned, tree_version
 from headgate.files.objects import Digest
-from headgate.files.tree import (
-    Change,
-    ChangeKind,
-    Entry,
-    FilesDifference,
-    infer_type,
-    summarize_changes,
-)
 from headgate.files.tree_store import Edited
 from headgate.model.nouns import TransactionType, Version
 from headgate.rows.outcome import Counts, Parts
@@ -160,7 +153,7 @@ class MergedTree:
     version: Version | None = None
     type: TransactionType = TransactionType.UPDATE
     counts: Counts = field(default_factory=Counts)
-    difference: FilesDifference | None = None
+    difference: tree.FilesDifference | None = None
     # Objects of the tree that the target's does not hold.
     objects: frozenset[str] = frozenset()
     conflicts: list[dict[str, Any]] = field(default_factory=list)
@@ -176,7 +169,7 @@ def merge_trees(
 ) -> MergedTree:
     """Apply the source's changes since the base to the target; the cost follows the changes."""
     here = {change.path: change for change in parts.trees.difference(base, target)}
-    wanted: list[Change] = []
+    wanted: list[tree.Change] = []
     conflicts: list[dict[str, Any]] = []
     for change in parts.trees.difference(base, source):
         other = here.get(change.path)
@@ -200,7 +193,7 @@ def _merged(
     parts: Parts, target: Digest, root: Digest, samples: int, objects: frozenset[str] = frozenset()
 ) -> MergedTree:
     changes = list(parts.trees.difference(target, root))
-    found = summarize_changes(
+    found = tree.summarize_changes(
         changes,
         before_count=parts.trees.measure(target).entries,
         after_count=parts.trees.measure(root).entries,
@@ -208,18 +201,18 @@ def _merged(
     )
     return MergedTree(
         version=tree_version(root),
-        type=infer_type(changes),
+        type=tree.infer_type(changes),
         counts=Counts(
-            inserted=found.counts[ChangeKind.ADDED],
-            updated=found.counts[ChangeKind.CHANGED],
-            deleted=found.counts[ChangeKind.REMOVED],
+            inserted=found.counts[tree.ChangeKind.ADDED],
+            updated=found.counts[tree.ChangeKind.CHANGED],
+            deleted=found.counts[tree.ChangeKind.REMOVED],
         ),
         objects=objects,
         difference=found,
     )
 
 
-def _apply(parts: Parts, target: Digest, wanted: Iterable[Change]) -> Edited:
+def _apply(parts: Parts, target: Digest, wanted: Iterable[tree.Change]) -> Edited:
     edit = FileEdit.of(wanted)
     apply = partial(parts.trees.edit, target, put=edit.put, remove=edit.remove)
     edited = apply()
@@ -229,12 +222,12 @@ def _apply(parts: Parts, target: Digest, wanted: Iterable[Change]) -> Edited:
     return edited
 
 
-def _conflict(source: Change, target: Change) -> dict[str, Any]:
+def _conflict(source: tree.Change, target: tree.Change) -> dict[str, Any]:
     kinds = {source.kind, target.kind}
-    if kinds == {ChangeKind.ADDED}:
+    if kinds == {tree.ChangeKind.ADDED}:
         kind = "insert_insert"
     else:
-        kind = "delete_update" if ChangeKind.REMOVED in kinds else "update_update"
+        kind = "delete_update" if tree.ChangeKind.REMOVED in kinds else "update_update"
     return {
         "kind": kind,
         "path": source.path,
@@ -245,7 +238,7 @@ def _conflict(source: Change, target: Change) -> dict[str, Any]:
     }
 
 
-def _shown(entry: Entry | None) -> Mapping[str, Any] | None:
+def _shown(entry: tree.Entry | None) -> Mapping[str, Any] | None:
     if entry is None:
         return None
     return {"size": entry.size, "digest": None if entry.is_directory else entry.digest}

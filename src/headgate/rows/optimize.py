@@ -131,12 +131,7 @@ Rewrite: TypeAlias = Callable[[Parts, RewritePlan], Metadata]
 
 
 def optimize(
-    parts: Parts,
-    request: Request,
-    dataset: DatasetName,
-    *,
-    keep_snapshots: int,
-    rewrite: Rewrite,
+    parts: Parts, request: Request, dataset: DatasetName, *, keep_snapshots: int, rewrite: Rewrite
 ) -> Optimized:
     """Compact one table of a branch; with an operation key, once."""
 
@@ -280,27 +275,19 @@ def _publish(
 ) -> PublicationNumber | None:
     version = replace(on_branch.stored, id=mint_version(), location=stored.location)
     facts = write.mutation_facts(VERB, Counts(), keys_hold=write.keys_hold(on_branch), work=work)
+    changes = write.add_version(
+        branch_tables, on_branch, version=version, type=TransactionType.UPDATE, facts=facts
+    )
+    made = PublishRequest(
+        caller=request.caller,
+        kind=PublicationKind.COMMIT,
+        changes=tuple(changes),
+        operation=request.operation,
+    )
     try:
-        receipt = publish(
-            parts.database,
-            PublishRequest(
-                caller=request.caller,
-                kind=PublicationKind.COMMIT,
-                changes=tuple(
-                    write.add_version(
-                        branch_tables,
-                        on_branch,
-                        version=version,
-                        type=TransactionType.UPDATE,
-                        facts=facts,
-                    )
-                ),
-                operation=request.operation,
-            ),
-        )
+        return publish(parts.database, made).publication
     except (ViewConflict, OpenTransactionAlreadyExists):
         return None
-    return receipt.publication
 
 
 # The rewrite by Spark, off the branch.

@@ -21,7 +21,7 @@ from headgate.model.constraints import Constraints
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import DatasetKind, PublicationKind, TransactionType, Version
-from headgate.rows import working_set
+from headgate.rows import working_set, write
 from headgate.rows.branch_tables import (
     BranchTable,
     BranchTables,
@@ -35,13 +35,6 @@ from headgate.rows.outcome import AppliedSchema, Counts, Parts, PlannedSchema, R
 from headgate.rows.schema_file import ColumnSpec, DatasetSpec, SchemaFile
 from headgate.rows.validate import check_constraints
 from headgate.rows.working_set import BY, TableEffect, WorkingSet, WorkingTable
-from headgate.rows.write import (
-    add_version,
-    create_if_new,
-    keys_hold,
-    mutation_facts,
-    version_of,
-)
 from headgate.tables import constraints
 from headgate.tables.creation import create_metadata
 from headgate.tables.metadata import Json, Metadata, current_schema
@@ -185,7 +178,7 @@ def _stage(working: WorkingSet, plan: TablePlan) -> str:
 
 def _version(parts: Parts, plan: TablePlan, location: str) -> Version:
     """Return the version that was staged; its content is the same unless rows were filled."""
-    version = version_of(parts, plan.on_branch, location)
+    version = write.version_of(parts, plan.on_branch, location)
     assert version is not None
     metadata = parts.versions.read(location).metadata
     base = plan.base.metadata if plan.base else None
@@ -203,15 +196,15 @@ def _changes(
     version: Version,
 ) -> list[Change]:
     on_branch = plan.on_branch
-    create_if_new(connection, on_branch, caller=request.caller)
+    write.create_if_new(connection, on_branch, caller=request.caller)
     # All rows were validated, or there are none.
-    facts = mutation_facts("schema", Counts(), keys_hold=True, steps=[*plan.change.steps])
+    facts = write.mutation_facts("schema", Counts(), keys_hold=True, steps=[*plan.change.steps])
     type = TransactionType.SNAPSHOT if plan.base is None else TransactionType.UPDATE
     if plan.renamed_from is not None:
         on_branch = branch_tables.rename(plan.renamed_from, on_branch)
-    changes = add_version(branch_tables, on_branch, version=version, type=type, facts=facts)
+    changes = write.add_version(branch_tables, on_branch, version=version, type=type, facts=facts)
     if plan.renamed_from is not None:
-        changes += add_version(
+        changes += write.add_version(
             branch_tables, plan.renamed_from, version=None, type=TransactionType.DELETE, facts=facts
         )
     return changes
@@ -460,7 +453,7 @@ def _properties(schema: Json, spec: DatasetSpec) -> dict[str, str]:
 def _is_unvalidated(held: BranchTable, base: Metadata) -> bool:
     """Return whether an engine wrote rows that were not validated, or that violate constraints."""
     declared = constraints.PROPERTY in (base.get("properties") or {})
-    return declared and current_snapshot(base) is not None and not keys_hold(held)
+    return declared and current_snapshot(base) is not None and not write.keys_hold(held)
 
 
 def _new_field(column: ColumnSpec, next_id: Callable[[], int]) -> Json:

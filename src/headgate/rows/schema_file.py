@@ -79,9 +79,7 @@ def with_key(columns: tuple[ColumnSpec, ...], key: Sequence[str]) -> tuple[Colum
 
 
 # Of a key with more parts than any schema file needs: the parser's time grows with their square.
-_LONG_KEY = re.compile(
-    r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){20}""",
-)
+_LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){20}""")
 
 
 def parse_schema(text: str, file: str) -> SchemaFile:

@@ -14,13 +14,7 @@ from headgate.model.constraints import Enforce, Violation, ViolationKind
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.rules import ChangedTable
 from headgate.rows.engine import columns_sql, conditions_of, equal_sql, literal, quote
-from headgate.rows.working_set import (
-    BY,
-    TableEffect,
-    WorkingSet,
-    WorkingTable,
-    committed_effect,
-)
+from headgate.rows.working_set import BY, TableEffect, WorkingSet, WorkingTable, committed_effect
 from headgate.tables.constraints import enforcement_of
 from headgate.tables.scan import Condition, json_value
 

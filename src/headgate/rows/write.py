@@ -33,13 +33,7 @@ from headgate.catalog.tickets import RENEW_SECONDS, Line
 from headgate.catalog.transactions import add_on_branch
 from headgate.model.changes import Caller, Change, Provenance, PublishRequest, ReadView, Receipt
 from headgate.model.failpoints import Failpoint, reach
-from headgate.model.ids import (
-    BranchId,
-    TransactionId,
-    mint_content,
-    mint_operation,
-    mint_version,
-)
+from headgate.model.ids import BranchId, TransactionId, mint_content, mint_operation, mint_version
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import DatasetKind, PublicationKind, TransactionType, Version
 from headgate.model.rules import KEYS_HOLD, MUTATION_FACT, rows_hold

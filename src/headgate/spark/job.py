@@ -241,13 +241,7 @@ def failure_facts(error: BaseException, bundle: Path) -> dict[str, Any]:
     if file is None and shown is not error:
         file, line = _place_of(error, text, bundle)
     kind, message = _kind_and_message(shown)
-    return {
-        "error": kind,
-        "message": message,
-        "file": file,
-        "line": line,
-        "traceback": text,
-    }
+    return {"error": kind, "message": message, "file": file, "line": line, "traceback": text}
 
 
 def _place_of(error: BaseException, text: str, bundle: Path) -> tuple[str | None, int | None]:

@@ -17,14 +17,14 @@ from headgate.catalog import records
 from headgate.catalog.database import Connection
 from headgate.catalog.log import list_history
 from headgate.catalog.operations import do_once
-from headgate.catalog.resolve import find_shown, load_shown
+from headgate.catalog.resolve import check_committed, find_shown, load_shown
 from headgate.catalog.transactions import Opener, Opening, open_transactions, stage_version
 from headgate.files import edits
 from headgate.files.transfer import LocalFile, Progress, scan, upload
 from headgate.files.tree import Entry
-from headgate.iceberg.table_catalog import Idempotency, TableCatalog, operation_key, register
+from headgate.iceberg.table_catalog import Idempotency, TableCatalog, Write, operation_key, register
 from headgate.model import nouns
-from headgate.model.changes import OperationKey, Receipt, request_hash
+from headgate.model.changes import Receipt, request_hash
 from headgate.model.contexts import BranchContext, UnitContext, is_plain, parse_context
 from headgate.model.ids import mint_content, mint_version
 from headgate.model.names import (
@@ -197,13 +197,8 @@ class DatasetHandle:
             "dataset-create",
             root,
             {"dataset": str(self.name), "kind": chosen},
-            lambda operation: dataset_verbs.create_dataset(
-                self.store.database,
-                self.name,
-                kind=chosen,
-                branch=root,
-                caller=self.store.caller,
-                operation=operation,
+            lambda **how: dataset_verbs.create_dataset(
+                self.store.database, self.name, kind=chosen, branch=root, **how
             ),
         )
         return self
@@ -252,26 +247,26 @@ class DatasetHandle:
         :param branch: branch that shows the table.
         """
         store, options = self.store, self.store.settings.environ
-        context = BranchContext(chain=(check_branch_name(branch),))
-        idempotency = None
+        write = Write(
+            caller=store.caller, context=BranchContext(chain=(check_branch_name(branch),))
+        )
         if idempotency_key:
             request = {"dataset": str(self.name), "metadata-location": location}
             hashed = request_hash("dataset-register", request)
-            idempotency = Idempotency(key=idempotency_key, request_hash=hashed)
+            key = Idempotency(key=idempotency_key, request_hash=hashed)
+            write = replace(write, idempotency=key)
         try:
             do_once(
                 store.database,
-                operation_key(store.caller, context, idempotency),
+                operation_key(write),
                 lambda: register(
                     TableCatalog(store.database),
                     store.contents.tables,
                     partial(read_outside, options=options),
-                    caller=store.caller,
-                    context=context,
+                    write,
                     name=self.name,
                     metadata_location=_metadata_file(location, options),
                     now_ms=time.time_ns() // 1_000_000,
-                    idempotency=idempotency,
                 ),
             )
         except errors.BucketMissing as error:
@@ -393,20 +388,8 @@ class BranchHandle:
             the view of the parent by default.
         :param idempotency_key: a repeated call with the same key changes nothing.
         """
-        self._once(
-            idempotency_key,
-            "branch-create",
-            {"parent": parent, "at": at},
-            lambda operation: branch_verbs.create_branch(
-                self.store.database,
-                self.dataset.load(),
-                self.name,
-                parent=parent,
-                at=at,
-                caller=self.store.caller,
-                operation=operation,
-            ),
-        )
+        create = branch_verbs.create_branch
+        self._once(idempotency_key, "branch-create", create, parent=parent, at=at)
         return self
 
     def delete(self, *, force: bool = False, idempotency_key: str | None = None) -> Receipt:
@@ -417,18 +400,13 @@ class BranchHandle:
         :param force: delete the primary branch too, and one with child branches, OPEN transactions
             or running builds, which raises `BranchInUse` otherwise.
         """
-        return self._once(
-            idempotency_key,
-            "branch-delete",
-            {},
-            lambda operation: branch_verbs.delete_branches(
-                self.store.database,
-                [self.load()],
-                caller=self.store.caller,
-                force=force,
-                operation=operation,
-            ),
-        )
+
+        def delete(**how: Any) -> Receipt:
+            found = [self.load()]
+            return branch_verbs.delete_branches(self.store.database, found, force=force, **how)
+
+        request = {"dataset": str(self.dataset.name)}
+        return self.store.once(idempotency_key, "branch-delete", self.name, request, delete)
 
     def restore(self, *, idempotency_key: str | None = None) -> Receipt:
         """Restore the branch after it was deleted, and return the receipt of the publication.
@@ -438,18 +416,7 @@ class BranchHandle:
 
         :param idempotency_key: a repeated call with the same key returns the first receipt.
         """
-        return self._once(
-            idempotency_key,
-            "branch-restore",
-            {},
-            lambda operation: branch_verbs.restore_branches(
-                self.store.database,
-                self.name,
-                dataset=self.dataset.load(),
-                caller=self.store.caller,
-                operation=operation,
-            ),
-        )
+        return self._once(idempotency_key, "branch-restore", branch_verbs.restore_branches)
 
     def reset(self, to: str, *, idempotency_key: str | None = None) -> Receipt:
         """Move the branch to another transaction, and return the receipt of the publication.
@@ -458,19 +425,7 @@ class BranchHandle:
             has kept, on any branch.
         :param idempotency_key: a repeated call with the same key returns the first receipt.
         """
-        return self._once(
-            idempotency_key,
-            "branch-reset",
-            {"to": to},
-            lambda operation: branch_verbs.reset_branch(
-                self.store.database,
-                self.dataset.load(),
-                self.name,
-                to=to,
-                caller=self.store.caller,
-                operation=operation,
-            ),
-        )
+        return self._once(idempotency_key, "branch-reset", branch_verbs.reset_branch, to=to)
 
     def reparent(self, under: str | None) -> nouns.Branch:
         """Correct the recorded parent of the branch, and return the branch.
@@ -558,20 +513,14 @@ class BranchHandle:
 
     def edit(self, edit: edits.FileEdit, *, idempotency_key: str | None = None) -> Receipt:
         """Put entries whose contents are already stored, and remove paths, in one publication."""
-        return self._once(
-            idempotency_key,
-            "files-put" if edit.put else "files-rm",
-            edit.to_json(),
-            lambda operation: edits.publish_edit(
-                self.store.database,
-                self.store.trees,
-                self.dataset.load(),
-                self.name,
-                edit,
-                caller=self.store.caller,
-                operation=operation,
-            ),
-        )
+        store, kind = self.store, "files-put" if edit.put else "files-rm"
+
+        def publish(**how: Any) -> Receipt:
+            dataset = self.dataset.load()
+            return edits.publish_edit(store.database, store.trees, dataset, self.name, edit, **how)
+
+        request = {"dataset": str(self.dataset.name), **edit.to_json()}
+        return store.once(idempotency_key, kind, self.name, request, publish)
 
     def files(self, prefix: str = "", *, at: str | None = None) -> list[Entry]:
         """Return the files at or below a prefix.
@@ -600,21 +549,19 @@ class BranchHandle:
         shown = self._load_transaction(id)
         if shown.dataset_id != branch.dataset_id:
             raise errors.NotInHistory(dataset=str(branch.dataset), branch=self.name, transaction=id)
-        if shown.state is not nouns.TransactionState.COMMITTED:
-            raise errors.TransactionNotCommitted(transaction=id, state=shown.state)
-        if shown.condemned:
-            raise errors.VersionExpired(what=f"transaction {id}")
+        check_committed(shown)
         return shown
 
     def _load_transaction(self, id: str) -> nouns.Transaction:
         return self.store.database.read(lambda c: records.load_transaction(c, id))
 
     def _once(
-        self,
-        key: str | None,
-        kind: str,
-        request: Mapping[str, Any],
-        act: Callable[[OperationKey | None], T],
+        self, key: str | None, kind: str, verb: Callable[..., T], **request: Any
     ) -> T | Receipt:
+        """Carry out a verb on the branch once for a key, with the request as its arguments."""
+
+        def act(**how: Any) -> T:
+            return verb(self.store.database, self.dataset.load(), self.name, **request, **how)
+
         named = {"dataset": str(self.dataset.name), **request}
         return self.store.once(key, kind, self.name, named, act)

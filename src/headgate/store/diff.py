@@ -7,18 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headgate.catalog import records
+from headgate.catalog import records, resolve
 from headgate.catalog.database import Connection
 from headgate.catalog.log import earlier_datasets
 from headgate.catalog.merge_base import find_earlier
-from headgate.catalog.resolve import (
-    check_kept,
-    find_all_shown,
-    find_shown,
-    find_tagged,
-    load_shown,
-    read_context,
-)
 from headgate.errors import NotInHistory, TransactionNotCommitted
 from headgate.files.edits import root_of
 from headgate.files.tree import Change, FilesDifference, summarize_changes
@@ -98,11 +90,11 @@ def list_differing(store: StoreBase, before: str, after: str) -> list[Sides]:
 
     def read(connection: Connection) -> list[Sides]:
         found = records.list_datasets(connection)
-        named = [read_context(connection, text) for text in (before, after)]
+        named = [resolve.read_context(connection, text) for text in (before, after)]
         chains = [_with_fallback(store, context) for context in named]
-        olds, news = (find_all_shown(connection, context, found) for context in chains)
+        olds, news = (resolve.find_all_shown(connection, context, found) for context in chains)
         for shown in (*olds.values(), *news.values()):
-            check_kept(shown)
+            resolve.check_kept(shown)
         sides = [Sides(dataset=d, before=olds.get(d.id), after=news.get(d.id)) for d in found]
         return _join_renamed(connection, [one for one in sides if not one.same_content])
 
@@ -134,17 +126,19 @@ def _load_side(
     transaction = records.find_transaction(connection, text)
     if transaction is None:
         context = parse_context(text)
-        if isinstance(context, BranchContext) and find_tagged(connection, text, [dataset.id]):
-            context = read_context(connection, text)
+        if isinstance(context, BranchContext) and resolve.find_tagged(
+            connection, text, [dataset.id]
+        ):
+            context = resolve.read_context(connection, text)
         earlier = _find_earlier_side(connection, context, dataset, other)
-        return earlier or load_shown(connection, context, dataset)
+        return earlier or resolve.load_shown(connection, context, dataset)
     if transaction.dataset_id not in (dataset.id, *earlier_datasets(connection, dataset.id)):
         raise NotInHistory(
             dataset=str(dataset.name), branch=transaction.branch, transaction=transaction.id
         )
     if transaction.state is TransactionState.ABORTED:
         raise TransactionNotCommitted(transaction=transaction.id, state=transaction.state)
-    check_kept(transaction)
+    resolve.check_kept(transaction)
     return transaction
 
 
@@ -152,13 +146,15 @@ def _find_earlier_side(
     connection: Connection, context: Context, dataset: Dataset, other: str
 ) -> Transaction | None:
     """Return what a context shows under an earlier name of what the other side shows."""
-    if find_shown(connection, context, dataset) is not None:
+    if resolve.find_shown(connection, context, dataset) is not None:
         return None
-    shown = records.find_transaction(connection, other) or find_shown(
+    shown = records.find_transaction(connection, other) or resolve.find_shown(
         connection, parse_context(other), dataset
     )
     for last in find_earlier(connection, shown) if shown is not None else ():
-        found = find_shown(connection, context, records.load_dataset(connection, last.dataset))
+        found = resolve.find_shown(
+            connection, context, records.load_dataset(connection, last.dataset)
+        )
         if found is not None and found.version is not None:
             return found
     return None

@@ -31,7 +31,7 @@ from headgate.errors import CatalogReadOnly, HeadgateError, Invalid, NotFound, T
 from headgate.files.tree_store import FileTrees
 from headgate.model import names
 from headgate.model.access import ALL, Grant, ReadPolicy, Role, make_grant, write_check
-from headgate.model.changes import OperationKey, Receipt
+from headgate.model.changes import Receipt
 from headgate.model.contexts import parse_context
 from headgate.model.ids import BuildId
 from headgate.model.object_store import ObjectStore
@@ -177,14 +177,12 @@ class AdminVerbs(TaskVerbs):
         """
         names.check_branch_name(branch)
 
-        def act(operation: OperationKey | None) -> Receipt:
+        def act(**how: Any) -> Receipt:
             found = [b for b in self.database.read(list_branches) if b.name == branch]
             if not found:
                 self.database.read(lambda c: check_exists(c, [branch]))
                 raise NotFound(f"no dataset has a branch {branch!r}.", branch=branch)
-            return delete_branches(
-                self.database, found, caller=self.caller, force=force, operation=operation
-            )
+            return delete_branches(self.database, found, force=force, **how)
 
         return self.once(idempotency_key, "branch-delete", branch, {"dataset": None}, act)
 
@@ -195,15 +193,8 @@ class AdminVerbs(TaskVerbs):
 
         :param idempotency_key: a repeated call with the same key returns the first receipt.
         """
-        return self.once(
-            idempotency_key,
-            "branch-restore",
-            branch,
-            {"dataset": None},
-            lambda operation: restore_branches(
-                self.database, branch, dataset=None, caller=self.caller, operation=operation
-            ),
-        )
+        act = partial(restore_branches, self.database, None, branch)
+        return self.once(idempotency_key, "branch-restore", branch, {"dataset": None}, act)
 
     def cancel_build(self, id: str) -> documents.Json:
         """Cancel a running build, and return its document.

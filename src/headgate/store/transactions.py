@@ -14,17 +14,11 @@ from headgate.catalog import records
 from headgate.catalog.database import Database
 from headgate.catalog.operations import do_once
 from headgate.catalog.records import list_unit_transactions
+from headgate.catalog.resolve import check_kept
 from headgate.catalog.transactions import abort_transactions, renew_transactions
 from headgate.catalog.units import abort_unit, close_empty_unit, open_in_unit, open_unit, renew_unit
-from headgate.errors import FileNotInView, HeadgateError, Invalid, VersionExpired
-from headgate.files.edits import (
-    FileEdit,
-    check_is_files,
-    nearest_path,
-    root_of,
-    stage_edit,
-    write_uploaded,
-)
+from headgate.errors import FileNotInView, HeadgateError, Invalid
+from headgate.files import edits
 from headgate.files.objects import Objects
 from headgate.files.transfer import Progress, scan, upload
 from headgate.files.tree import Entry, Mode
@@ -102,13 +96,17 @@ class StoreBase(ABC):
         kind: str,
         branch: str,
         request: Mapping[str, Any],
-        act: Callable[[OperationKey | None], T],
+        act: Callable[..., T],
     ) -> T | Receipt:
-        """Act once for an idempotency key; a repeat must be the same request."""
+        """Act once for an idempotency key; a repeat must be the same request.
+
+        :param act: called with the `caller` and the `operation`.
+        """
+        caller = self.caller
         operation = operation_key(
-            key, actor=self.settings.actor, kind=kind, branch=branch, request=request
+            key, actor=caller.actor, kind=kind, branch=branch, request=request
         )
-        return do_once(self.database, operation, lambda: act(operation))
+        return do_once(self.database, operation, lambda: act(caller=caller, operation=operation))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +138,7 @@ class ShownFiles:
         return entry
 
     def _no_file(self, path: str) -> FileNotInView:
-        near = nearest_path(path, self._walk(""))
+        near = edits.nearest_path(path, self._walk(""))
         return FileNotInView(dataset=str(self.dataset), path=path, where=self.where, near=near)
 
     def download(self, target: Path, path: str = "", *, progress: Progress | None = None) -> None:
@@ -148,7 +146,7 @@ class ShownFiles:
 
         A path that is a file is written under its last name.
         """
-        root = root_of(self.transaction.version if self.transaction else None)
+        root = edits.root_of(self.transaction.version if self.transaction else None)
         self.store.trees.download(root, target, path, progress=progress)
 
     def _walk(self, path: str) -> Iterator[Entry]:
@@ -161,9 +159,8 @@ def view_files(
     """Return the files that a transaction shows; raise `VersionExpired` if they are condemned."""
     if transaction is None:
         return iter(())
-    if transaction.condemned:
-        raise VersionExpired(what=f"transaction {transaction.id}")
-    return store.trees.walk(root_of(transaction.version), prefix)
+    check_kept(transaction)
+    return store.trees.walk(edits.root_of(transaction.version), prefix)
 
 
 def store_bytes(store: StoreBase, path: str, content: bytes) -> Entry:
@@ -272,25 +269,25 @@ class TransactionHandle(CommitsAtExit):
             local directory. Empty: the root of the dataset.
         :param progress: called as files are uploaded.
         """
-        write_uploaded(
+        edits.write_uploaded(
             lambda: upload(self.store.file_contents, scan(Path(source), path), progress), self.edit
         )
 
     def write(self, path: str, content: bytes) -> None:
         """Write one file of a files dataset from bytes in memory."""
-        write_uploaded(lambda: [store_bytes(self.store, path, content)], self.edit)
+        edits.write_uploaded(lambda: [store_bytes(self.store, path, content)], self.edit)
 
     def remove(self, *paths: str) -> None:
         """Remove files, or everything below a directory, from the working version."""
-        self.edit(FileEdit(remove=paths))
+        self.edit(edits.FileEdit(remove=paths))
 
-    def edit(self, edit: FileEdit) -> None:
+    def edit(self, edit: edits.FileEdit) -> None:
         """Put entries whose contents are already stored, and remove paths.
 
         Renews the lease of the transaction.
         """
         self._check_is_files()
-        self.transaction = stage_edit(
+        self.transaction = edits.stage_edit(
             self.store.database, self.store.trees, self.transaction, edit, caller=self.store.caller
         )
 
@@ -322,14 +319,10 @@ class TransactionHandle(CommitsAtExit):
         abort_transactions(self.store.database, [self.transaction.id], caller=self.store.caller)
         return [self.id]
 
-    def _commit(self, operation: OperationKey | None) -> Receipt:
+    def _commit(self, **how: Any) -> Receipt:
         self._check_stands_alone()
-        return commit_transactions(
-            self.store.database,
-            self.store.contents,
-            [self.transaction.id],
-            CommitOptions(caller=self.store.caller, operation=operation),
-        )
+        store, ids = self.store, [self.transaction.id]
+        return commit_transactions(store.database, store.contents, ids, CommitOptions(**how))
 
     def _state(self) -> TransactionState:
         return self.store.database.read(lambda c: records.load_transaction(c, self.id)).state
@@ -338,7 +331,7 @@ class TransactionHandle(CommitsAtExit):
         return self.transaction.unit is not None
 
     def _check_is_files(self) -> None:
-        check_is_files(
+        edits.check_is_files(
             self.store.database.read(lambda c: records.load_dataset(c, self.transaction.dataset))
         )
 
@@ -429,13 +422,13 @@ class UnitHandle(CommitsAtExit):
         request = {"transaction": self.id}
         return self.store.once(idempotency_key, "txn-commit", self.branch, request, self._commit)
 
-    def _commit(self, operation: OperationKey | None) -> Receipt:
+    def _commit(self, *, caller: Caller, operation: OperationKey | None) -> Receipt:
         unit = self.store.database.read(lambda c: records.load_open_unit(c, self.id))
         receipt = commit_transactions(
             self.store.database,
             self.store.contents,
             [t.id for t in unit.transactions],
-            CommitOptions(caller=replace(self.store.caller, actor=self.actor), operation=operation),
+            CommitOptions(caller=replace(caller, actor=self.actor), operation=operation),
         )
         if not unit.transactions:
             close_empty_unit(self.store.database, self.id)

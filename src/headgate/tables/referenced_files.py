@@ -10,14 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from headgate.errors import (
-    FileDamaged,
-    MissingExtra,
-    ObjectNotFound,
-    StorageUnavailable,
-    TablePlaceRefused,
-    UnreadableTableFile,
-)
+from headgate import errors
 from headgate.model.object_store import ObjectStore
 from headgate.storage.address import canonical, key_below, read_outside
 from headgate.tables.metadata import Json, Metadata
@@ -97,7 +90,9 @@ def open_manifests(get: Callable[[str], bytes]) -> ManifestReader:
     try:
         from headgate.tables import manifests  # noqa: PLC0415 - an optional extra, and slow
     except ImportError as error:
-        raise MissingExtra(feature="reading the manifests of tables", extra="arrow") from error
+        raise errors.MissingExtra(
+            feature="reading the manifests of tables", extra="arrow"
+        ) from error
     return manifests.ManifestReader(get)
 
 
@@ -105,7 +100,7 @@ def get_below(objects: ObjectStore, location: str) -> bytes:
     """Return the bytes at an address in this store, in any spelling."""
     key = key_below(objects.url, location)
     if key is None:
-        raise StorageUnavailable(where=location, reason=f"it is not below {objects.url}")
+        raise errors.StorageUnavailable(where=location, reason=f"it is not below {objects.url}")
     return objects.get(key)
 
 
@@ -212,12 +207,14 @@ def _manifests_of_parents(
 def _read(read: Callable[[T], list[R]], what: str, location: str, item: T) -> list[R]:
     try:
         return read(item)
-    except ObjectNotFound as error:
-        raise UnreadableTableFile(
+    except errors.ObjectNotFound as error:
+        raise errors.UnreadableTableFile(
             what=what, location=location, reason="it does not exist"
         ) from error
-    except FileDamaged as error:
-        raise UnreadableTableFile(what=what, location=location, reason=error.message) from error
+    except errors.FileDamaged as error:
+        raise errors.UnreadableTableFile(
+            what=what, location=location, reason=error.message
+        ) from error
 
 
 def _is_below(roots: Sequence[str], place: str) -> bool:
@@ -227,7 +224,7 @@ def _is_below(roots: Sequence[str], place: str) -> bool:
 def check_place(place: str, roots: Sequence[str], what: str) -> None:
     """Raise unless an address is below one of the canonical locations."""
     if not _is_below(roots, place):
-        raise TablePlaceRefused(setting=what, value=place, location=roots[0])
+        raise errors.TablePlaceRefused(setting=what, value=place, location=roots[0])
 
 
 # --- locations ------------------------------------------------------------------------------
@@ -237,7 +234,7 @@ def check_location(place: str, roots: Sequence[str]) -> None:
     """Raise unless a table may lie at a place: at or below one of the roots."""
     found = canonical(place.rstrip("/"))
     if not any(f"{found}/".startswith(f"{root}/") for root in roots):
-        raise TablePlaceRefused(setting="LOCATION", value=place, location=roots[0])
+        raise errors.TablePlaceRefused(setting="LOCATION", value=place, location=roots[0])
 
 
 def check_location_settings(metadata: Metadata, roots: Sequence[str] = ()) -> None:
@@ -245,11 +242,11 @@ def check_location_settings(metadata: Metadata, roots: Sequence[str] = ()) -> No
     roots = (canonical(metadata["location"]), *roots)
     for name, value in (metadata.get("properties") or {}).items():
         if name in _PROVIDER_SETTINGS:
-            raise TablePlaceRefused(setting=name, value=value, location=roots[0])
+            raise errors.TablePlaceRefused(setting=name, value=value, location=roots[0])
         if name in _LOCATION_SETTINGS:
             place = canonical(value.rstrip("/"))
             if not any(f"{place}/".startswith(f"{root}/") for root in roots):
-                raise TablePlaceRefused(setting=name, value=value, location=roots[0])
+                raise errors.TablePlaceRefused(setting=name, value=value, location=roots[0])
 
 
 def added_items(

@@ -18,24 +18,17 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headgate.tables import scan
 from headgate.tables.diff import ChangedRow, OnLarge, Pair, RowChanges
 from headgate.tables.metadata import Row
-from headgate.tables.scan import (
-    DataFile,
-    TableScan,
-    changed_files,
-    json_rows,
-    json_value,
-    unmatched,
-)
 from headgate.tables.schemas import widest
 
 # --- files ----------------------------------------------------------------------------------
 
 
 def compare_files(
-    before: TableScan | None,
-    after: TableScan | None,
+    before: scan.TableScan | None,
+    after: scan.TableScan | None,
     *,
     pairs: Sequence[Pair],
     key: Sequence[int],
@@ -70,16 +63,18 @@ def compare_files(
 
 
 def _own_files(
-    before: TableScan | None, after: TableScan | None, pairs: Sequence[Pair]
-) -> tuple[list[DataFile], list[DataFile]]:
+    before: scan.TableScan | None, after: scan.TableScan | None, pairs: Sequence[Pair]
+) -> tuple[list[scan.DataFile], list[scan.DataFile]]:
     """Return the files of each side that the other does not have."""
     if not pairs or any(one.id != other.id for one, other in pairs):
         # The same file has other columns on each side.
         return before.plan() if before else [], after.plan() if after else []
-    return changed_files(before, after)
+    return scan.changed_files(before, after)
 
 
-def _compared_type(pair: Pair, at: int, before: TableScan, after: TableScan) -> pa.DataType:
+def _compared_type(
+    pair: Pair, at: int, before: scan.TableScan, after: scan.TableScan
+) -> pa.DataType:
     """Return a column's own type, or the wider one of the two where it has changed."""
     one, other = pair
     if isinstance(one.type, str) and isinstance(other.type, str):
@@ -162,7 +157,7 @@ def _compare_part(
     changes: RowChanges,
     samples: int,
 ) -> None:
-    gone, come = unmatched(_values(old, _ROW), _values(new, _ROW))
+    gone, come = scan.unmatched(_values(old, _ROW), _values(new, _ROW))
     pairs: list[tuple[int, int]] = []
     if after.key:
         gone, come, pairs = _pair(gone, come, _values(old, _KEY), _values(new, _KEY))
@@ -214,7 +209,7 @@ def _rows_at(rows: pa.Table, positions: Sequence[int]) -> list[Row]:
     if not positions:
         return []
     own = rows.select(range(rows.num_columns + _KEY))
-    return json_rows(own.take(pa.array(positions, pa.int64())))
+    return scan.json_rows(own.take(pa.array(positions, pa.int64())))
 
 
 # --- parts ----------------------------------------------------------------------------------
@@ -308,7 +303,7 @@ def _with_length(column: pa.Array) -> pa.Array:
 def _encode_nested(column: pa.Array) -> pa.Array:
     # Arrow has no text for nested values, so Python writes them one by one.
     values = [
-        None if value is None else repr(json_value(value, column.type)).encode()
+        None if value is None else repr(scan.json_value(value, column.type)).encode()
         for value in column.to_pylist()
     ]
     return pa.array(values, _BYTES)

@@ -27,13 +27,7 @@ from pyiceberg.table import FileScanTask, StaticTable
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
-from headgate.errors import (
-    HeadgateError,
-    Invalid,
-    NeedsSpark,
-    StorageUnavailable,
-    find_quoted_failure,
-)
+from headgate import errors
 from headgate.storage.address import first_set
 from headgate.tables.manifests import check_all_manifests
 from headgate.tables.metadata import MAIN, Json, Metadata, Row, not_finite
@@ -245,7 +239,7 @@ class TableScan:
                 wanted = batch.slice(0, limit - len(found))
                 size += wanted.nbytes
                 if size > _SHOWN_BYTES:
-                    raise Invalid(
+                    raise errors.Invalid(
                         f"the {limit} rows asked for have over {_SHOWN_BYTES} bytes. Ask for "
                         "fewer, or read the table by an engine."
                     )
@@ -331,14 +325,14 @@ def library_errors(location: str) -> Iterator[None]:
     """Translate the errors of the library, which have no common base class."""
     try:
         yield
-    except (HeadgateError, MemoryError):
+    except (errors.HeadgateError, MemoryError):
         raise
     except Exception as error:
-        failure: HeadgateError | None = None
-        kind: type[StorageUnavailable | NeedsSpark] = NeedsSpark
+        failure: errors.HeadgateError | None = None
+        kind: type[errors.StorageUnavailable | errors.NeedsSpark] = errors.NeedsSpark
         if isinstance(error, OSError):
-            failure = find_quoted_failure(str(error), location)
-            kind = NeedsSpark if _is_damage(error) else StorageUnavailable
+            failure = errors.find_quoted_failure(str(error), location)
+            kind = errors.NeedsSpark if _is_damage(error) else errors.StorageUnavailable
         raise failure or kind(where=location, reason=_first_words(error)) from error
 
 

@@ -12,12 +12,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from headgate.errors import (
-    InvalidViewVersion,
-    MalformedRequest,
-    RequirementFailed,
-    ViewDialectLost,
-)
+from headgate.errors import InvalidViewVersion, MalformedRequest, RequirementFailed, ViewDialectLost
 from headgate.model.nouns import TransactionType
 from headgate.tables import updates
 from headgate.tables.metadata import (

@@ -15,16 +15,11 @@ from typing import Any
 
 from headgate import errors
 from headgate.attempts import LEASE_SECONDS
+from headgate.catalog import records
 from headgate.catalog.attempts import dispatch_attempt, end_attempt, heartbeat
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.publish import publish
-from headgate.catalog.records import (
-    check_newest,
-    load_branch,
-    load_dataset,
-    load_transaction,
-    transactions_published_with,
-)
+from headgate.catalog.resolve import check_committed
 from headgate.files import edits, private_copy
 from headgate.files.edits import FileEdit
 from headgate.files.objects import BATCHES_AHEAD, Digest, batched, in_parallel
@@ -57,11 +52,7 @@ class WorkspaceBytes:
         self._contents = private_copy.LocalContents(trees.objects, cache)
 
     def download(
-        self,
-        workspace: ports.WorkspaceRef,
-        root: Digest,
-        target: Path,
-        progress: Progress | None,
+        self, workspace: ports.WorkspaceRef, root: Digest, target: Path, progress: Progress | None
     ) -> private_copy.PrivateCopy:
         prefix = workspace.prefix
         entries = list(self._trees.walk(root, prefix))
@@ -146,9 +137,7 @@ class FilesWorkspaces:
         self._bytes = WorkspaceBytes(trees, cache)
 
     def find_root(
-        self,
-        workspace: ports.WorkspaceRef,
-        attempt: nouns.AttemptRef | None = None,
+        self, workspace: ports.WorkspaceRef, attempt: nouns.AttemptRef | None = None
     ) -> Digest:
         """Return the tree of the input ref; raise if it is gone or the attempt is superseded.
 
@@ -177,7 +166,7 @@ class FilesWorkspaces:
         identity: ports.Identity,
         progress: Progress | None = None,
     ) -> ports.Staged:
-        given = self._database.read(partial(load_transaction, id=workspace.ref))
+        given = self._database.read(partial(records.load_transaction, id=workspace.ref))
         return self._bytes.stage(workspace, edits.root_of(given.version), changes, progress)
 
     def publish(self, workspace: ports.WorkspaceRef, made: ports.Publication) -> str:
@@ -293,7 +282,7 @@ def undo_replaced(
         return []
     if why := _why_not_replaceable(head, target.given, identity):
         raise _fence_refused(workspace, target, why)
-    made = transactions_published_with(connection, head)
+    made = records.transactions_published_with(connection, head)
     return [
         MoveBranch(branch=one.branch_id, expected_head=one.id, expected_view=one.id, to=one.parent)
         for one in (head, *made)
@@ -305,16 +294,13 @@ def _load_given_in(
 ) -> tuple[nouns.Dataset, nouns.Transaction]:
     if attempt is not None:
         # Checked first: a superseded attempt explains any state of the branch.
-        check_newest(connection, attempt)
-    dataset = load_dataset(connection, parse_dataset_name(workspace.repository))
+        records.check_newest(connection, attempt)
+    dataset = records.load_dataset(connection, parse_dataset_name(workspace.repository))
     edits.check_is_files(dataset)
-    given = load_transaction(connection, workspace.ref)
+    given = records.load_transaction(connection, workspace.ref)
     if given.dataset_id != dataset.id:
         raise errors.TransactionNotFound(transaction=workspace.ref)
-    if given.state is not nouns.TransactionState.COMMITTED:
-        raise errors.TransactionNotCommitted(transaction=given.id, state=given.state)
-    if given.condemned:
-        raise errors.VersionExpired(what=f"transaction {given.id}")
+    check_committed(given)
     return dataset, given
 
 
@@ -322,8 +308,8 @@ def _load_target_in(
     connection: Connection, workspace: ports.WorkspaceRef, attempt: nouns.AttemptRef | None
 ) -> _Target:
     dataset, given = _load_given_in(connection, workspace, attempt)
-    branch = load_branch(connection, dataset, workspace.branch)
-    head = load_transaction(connection, branch.view) if branch.view else None
+    branch = records.load_branch(connection, dataset, workspace.branch)
+    head = records.load_transaction(connection, branch.view) if branch.view else None
     return _Target(dataset=dataset, branch=branch, head=head, given=given)
 
 
@@ -391,7 +377,7 @@ class CatalogAttempts:
         heartbeat(self._database, handle.ref)
 
     def check(self, handle: ports.AttemptHandle) -> None:
-        self._database.read(partial(check_newest, ref=handle.ref))
+        self._database.read(partial(records.check_newest, ref=handle.ref))
 
     def end(self, handle: ports.AttemptHandle, state: nouns.AttemptState) -> None:
         end_attempt(self._database, handle.ref, state)

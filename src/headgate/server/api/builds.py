@@ -576,8 +576,7 @@ def list_jobspecs(
     branch: str | None = None,
     dataset: str | None = None,
     repository: Annotated[
-        str | None,
-        Query(description="Repository of the code.", examples=["github.com/acme/shop"]),
+        str | None, Query(description="Repository of the code.", examples=["github.com/acme/shop"])
     ] = None,
     commit: Annotated[
         str | None, Query(description="Commit of the code.", examples=["3f2c9ab1"])

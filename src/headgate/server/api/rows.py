@@ -54,8 +54,7 @@ class Load(Asked):
         "rows than a document may hold.",
     )
     create: bool = Field(
-        False,
-        description="Create tables that the branch lacks, with the columns of their rows.",
+        False, description="Create tables that the branch lacks, with the columns of their rows."
     )
     primary_key: dict[str, list[str]] = Field(
         default_factory=dict,

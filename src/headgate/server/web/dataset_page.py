@@ -18,16 +18,7 @@ from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import DatasetKind, Transaction
 from headgate.model.object_store import size_text
 from headgate.model.rules import rules_note
-from headgate.server.web import markup
-from headgate.server.web.dataset_parts import (
-    address_of,
-    checks,
-    comparison,
-    history,
-    load_logic,
-    logic,
-    logic_card,
-)
+from headgate.server.web import dataset_parts, markup
 from headgate.server.web.page import Page, Visit
 from headgate.store.overview import ShownDataset
 from headgate.tables import views
@@ -70,7 +61,7 @@ def _queries(view: Metadata) -> list[Markup]:
 
 def _nothing(visit: Visit, shown: ShownDataset) -> Markup:
     name, branch = shown.dataset.name, shown.context.partition(">")[0]
-    if load_logic(visit, name, branch):
+    if dataset_parts.load_logic(visit, name, branch):
         example = f"headgate build {name} --upstream -b {branch}"
     elif shown.dataset.kind is DatasetKind.FILES:
         example = f"headgate files put {name} --branch {branch} local.csv data/local.csv"
@@ -176,7 +167,7 @@ def _directories(
 ) -> list[tuple[markup.Child, ...]]:
     return [
         (
-            markup.link(f"{name}/", address_of(shown, path=f"{prefix}{name}")),
+            markup.link(f"{name}/", dataset_parts.address_of(shown, path=f"{prefix}{name}")),
             size_text(total),
             markup.count(files, "file"),
         )
@@ -192,12 +183,12 @@ def _entries(files: Iterable[Entry], prefix: str) -> list[tuple[markup.Child, ..
 
 
 def _crumbs(shown: ShownDataset, path: str) -> Markup:
-    steps = [markup.link(str(shown.dataset.name.name), address_of(shown))]
+    steps = [markup.link(str(shown.dataset.name.name), dataset_parts.address_of(shown))]
     parts = [part for part in path.split("/") if part]
     for at, part in enumerate(parts, start=1):
         steps += [
             markup.tag("span", "/"),
-            markup.link(part, address_of(shown, path="/".join(parts[:at]))),
+            markup.link(part, dataset_parts.address_of(shown, path="/".join(parts[:at]))),
         ]
     return markup.tag("nav", steps, class_="crumbs", aria_label="Directory")
 
@@ -208,7 +199,7 @@ def _crumbs(shown: ShownDataset, path: str) -> Markup:
 def find_declared_page(visit: Visit, name: DatasetName) -> Page | None:
     """Return the logic and the build command of a dataset; None if no transform produces it."""
     branch = visit.param("branch", visit.primary).partition(">")[0]
-    found = [spec for spec in load_logic(visit, name, branch) if not spec.removed]
+    found = [spec for spec in dataset_parts.load_logic(visit, name, branch) if not spec.removed]
     if not found:
         return None
     hint = markup.join(
@@ -220,7 +211,7 @@ def find_declared_page(visit: Visit, name: DatasetName) -> Page | None:
         sections={
             "head": markup.heading(str(name), markup.badge("not built yet", "warn")),
             "build": markup.empty("Nothing was ever published here.", hint),
-            "logic": markup.join([logic_card(visit, spec) for spec in found]),
+            "logic": markup.join([dataset_parts.logic_card(visit, spec) for spec in found]),
         },
     )
 
@@ -229,10 +220,10 @@ def find_declared_page(visit: Visit, name: DatasetName) -> Page | None:
 
 _TABS: dict[str, tuple[str, Callable[[Visit, ShownDataset], Markup]]] = {
     "content": ("Content", content),
-    "history": ("History", history),
-    "checks": ("Checks", checks),
-    "compare": ("Compare", comparison),
-    "logic": ("Logic", logic),
+    "history": ("History", dataset_parts.history),
+    "checks": ("Checks", dataset_parts.checks),
+    "compare": ("Compare", dataset_parts.comparison),
+    "logic": ("Logic", dataset_parts.logic),
 }
 
 
@@ -247,7 +238,10 @@ def dataset_page(visit: Visit) -> Page:
         return declared
     tab = visit.param("tab", "content")
     title, draw = _TABS.get(tab, _TABS["content"])
-    places = [(text, address_of(shown, tab=key), text == title) for key, (text, _) in _TABS.items()]
+    places = [
+        (text, dataset_parts.address_of(shown, tab=key), text == title)
+        for key, (text, _) in _TABS.items()
+    ]
     return Page(
         title=str(shown.dataset.name),
         place=markup.DATASETS,
