@@ -19,7 +19,6 @@ from tests.support.postgres import PostgresServer, running_postgres
 from tests.support.postgres_binaries import NO_POSTGRES, find_binaries
 from tests.support.skips import SkipsAreErrors
 from tests.support.spark import SHARED_SPARK
-from tests.support.working_directory import WorkingDirectory
 
 pytest_plugins = [
     "pytester",
@@ -30,6 +29,7 @@ pytest_plugins = [
     "tests.support.projects",
     "tests.support.sockets",
     "tests.support.spark_places",
+    "tests.support.working_directory",
 ]
 
 # Tests with these fixtures leave the Spark of the process running for one another.
@@ -44,13 +44,7 @@ hypothesis.settings.register_profile("make", **_PATIENT, print_blob=True)
 hypothesis.settings.register_profile("ci", **_PATIENT, print_blob=True, max_examples=150)
 
 
-_DIRECTORY = pytest.StashKey[WorkingDirectory]()
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    directory = config.stash[_DIRECTORY] = WorkingDirectory(config.rootpath)
-    directory.enter()
-    config.add_cleanup(directory.remove)
     if "JDK_JAVA_OPTIONS" not in os.environ:
         # Every JVM started by this process reads them.
         os.environ["JDK_JAVA_OPTIONS"] = options_of_jvms()
@@ -69,13 +63,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_report_header() -> str:
     return f"rounds of each race: {_rounds()}"
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Fail the test during which an entry appeared in the working directory."""
-    if left := item.config.stash[_DIRECTORY].find_left():
-        pytest.fail(f"the test left {', '.join(map(str, left))}", pytrace=False)
 
 
 def pytest_sessionfinish() -> None:

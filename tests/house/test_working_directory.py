@@ -6,21 +6,7 @@ import pytest
 
 from tests.support.source import ROOT
 
-_CONFTEST = """
-    import pytest
-    from tests.support.working_directory import WorkingDirectory
-
-    KEY = pytest.StashKey()
-
-    def pytest_configure(config):
-        config.stash[KEY] = WorkingDirectory(config.rootpath)
-        config.stash[KEY].enter()
-        config.add_cleanup(config.stash[KEY].remove)
-
-    def pytest_runtest_teardown(item):
-        if left := item.config.stash[KEY].find_left():
-            pytest.fail(f"the test left {left[0].name}", pytrace=False)
-"""
+_PLUGIN = ("-p", "no:cacheprovider", "-p", "tests.support.working_directory")
 _TESTS = """
     import subprocess
     import time
@@ -53,10 +39,20 @@ def test_file_left_in_the_working_directory_fails_only_the_test_that_left_it(
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     meet = pytester.mkdir("meet")
     pytester.path.joinpath("here.txt").write_text("here")
-    pytester.makeconftest(_CONFTEST)
     pytester.makepyfile(_TESTS.replace("{meet!r}", repr(str(meet))))
-    done = pytester.runpytest_subprocess("-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider")
+    done = pytester.runpytest_subprocess("-n", "2", "--dist", "loadgroup", *_PLUGIN)
     # The test itself passes, and its teardown fails.
     done.assert_outcomes(passed=2, errors=1)
-    done.stdout.fnmatch_lines(["*test_leaves_a_directory*", "the test left left"])
+    done.stdout.fnmatch_lines(["*test_leaves_a_directory*", "the test left */left"])
     assert not pytester.path.joinpath("left").exists()
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_ignored_directory_is_not_collected(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for name in ("wanted", "ignored"):
+        pytester.mkdir(name).joinpath(f"test_{name}.py").write_text("def test_one(): pass")
+    done = pytester.runpytest_subprocess("-n", workers, "--ignore", "ignored", *_PLUGIN)
+    done.assert_outcomes(passed=1)

@@ -1,4 +1,4 @@
-"""A working directory for each process of the tests, in which every file of the repository is.
+"""Plugin of pytest: a working directory for each process of the tests, with every file of the root.
 
 It has a link to each entry of the repository's directory, so relative paths work. What a test, or a
 process that it started, leaves under a relative path is found here, and not by the tests that
@@ -12,8 +12,31 @@ import shutil
 from pathlib import Path
 from tempfile import mkdtemp
 
+import pytest
+
 # Made by pytest itself and by its plugins.
 _CACHES = {".pytest_cache", ".hypothesis", "__pycache__"}
+
+
+_DIRECTORY = pytest.StashKey["WorkingDirectory"]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    directory = config.stash[_DIRECTORY] = WorkingDirectory(config.rootpath)
+    config.add_cleanup(directory.remove)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # Not earlier: pytest and the workers that it starts resolve paths of the command line, such as
+    # those of `--ignore`, in the directory where they are.
+    session.config.stash[_DIRECTORY].enter()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Fail the test during which an entry appeared in the working directory."""
+    if left := item.config.stash[_DIRECTORY].find_left():
+        pytest.fail(f"the test left {', '.join(map(str, left))}", pytrace=False)
 
 
 class WorkingDirectory:
