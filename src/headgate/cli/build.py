@@ -320,6 +320,7 @@ def build(
         bool, typer.Option("--publish", help="Publish the checked-out commit's JobSpecs first.")
     ] = False,
     allow_dirty: output.AllowDirty = False,
+    cold: output.ColdOption = False,
     actor: output.ActorOption = None,
     json: output.JsonOption = False,
 ) -> None:
@@ -349,7 +350,7 @@ def build(
         "wait_seconds": wait,
         "task_key": task_key,
     }
-    with connection.open(actor=actor) as hg:
+    with connection.open(actor=actor, cold=cold) as hg:
         chosen, names, options["create"] = choose_chain(
             hg.settings, branch, fallback, Path.cwd(), create=create
         )

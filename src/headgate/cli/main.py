@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "build": ("build:build", "Run JobSpecs on a branch."),
     "builds": ("build:builds_app", "List, show and cancel builds."),
     "task": ("task:app", "Check, extract, register, run workspace tasks, and start workers."),
+    "spark": ("spark:app", "Keep a Spark warm for the commands of this store."),
     "serve": ("serve:serve", "Serve the store to a team: pages, HTTP API, Iceberg."),
     "token": ("serve:token_app", "Create, list and revoke bearer tokens for the server."),
     "recover": ("upkeep:recover", "Settle operations and transactions of crashed processes."),

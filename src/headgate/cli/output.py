@@ -55,6 +55,9 @@ FallbackOption = Annotated[
 ActorOption = Annotated[
     str | None, typer.Option("--actor", callback=_check_label, help="Record this actor.")
 ]
+ColdOption = Annotated[
+    bool, typer.Option("--cold", help="Start another Spark than that of `headgate spark up`.")
+]
 AllowDirty = Annotated[
     bool, typer.Option("--allow-dirty", help="Publish uncommitted changes, marked as not clean.")
 ]

@@ -33,6 +33,7 @@ def sql(
     file: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write .parquet, .csv, .arrow or .jsonl.")
     ] = None,
+    cold: output.ColdOption = False,
     actor: output.ActorOption = None,
     json: output.JsonOption = False,
 ) -> None:
@@ -44,7 +45,7 @@ def sql(
 
     Example: headgate sql -b "feature>master" "select * from sales.daily limit 5"
     """
-    with connection.open(actor=actor) as hg:
+    with connection.open(actor=actor, cold=cold) as hg:
         context = context or _primary_branch(hg)
 
         def run(statement: str) -> None:

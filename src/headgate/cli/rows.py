@@ -120,6 +120,7 @@ def load(
     ] = None,
     if_head: IfHeadOption = None,
     timeout: TimeoutOption = 60.0,
+    cold: output.ColdOption = False,
     actor: output.ActorOption = None,
     key: output.KeyOption = None,
     json: output.JsonOption = False,
@@ -140,7 +141,7 @@ def load(
     Example: headgate load -b master graph.person=people.csv graph.knows=edges/ --mode merge
     """
     files = _read_sources(sources)
-    with connection.open(actor=actor) as hg:
+    with connection.open(actor=actor, cold=cold) as hg:
         if engine is Engine.ARROW and (advice := hg.rows.advise(files)):
             output.note(advice)
         outcome = hg.load(
@@ -291,6 +292,7 @@ def optimize(
         ),
     ] = 100,
     engine: EngineOption = Engine.ARROW,
+    cold: output.ColdOption = False,
     actor: output.ActorOption = None,
     key: output.KeyOption = None,
     json: output.JsonOption = False,
@@ -306,7 +308,7 @@ def optimize(
 
     Example: headgate optimize graph.person -b master
     """
-    with connection.open(actor=actor) as hg:
+    with connection.open(actor=actor, cold=cold) as hg:
         if engine is Engine.ARROW and (advice := hg.rows.advise_optimize(dataset, branch=branch)):
             output.note(advice)
         done = hg.rows.optimize(

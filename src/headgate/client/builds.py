@@ -241,7 +241,7 @@ _NOT_WANTED = "it is not wanted any more"
 
 
 def client_resources(
-    settings: Settings, http: HttpClient, directory: Path, *, on_s3: bool, jvm: SharedJvm | None
+    settings: Settings, http: HttpClient, directory: Path, jvm: SharedJvm | None
 ) -> JobResources:
     """Return the server's bytes and tables, and an engine of this process's own."""
     from headgate.spark.workplace import client_workplace  # noqa: PLC0415  (slow: Spark)
@@ -251,9 +251,7 @@ def client_resources(
         objects=objects,
         trees=FileTrees(objects),
         bundles=settings.cache / "bundles",
-        workplace=client_workplace(
-            settings, f"{http.url}/iceberg", directory, on_s3=on_s3, jvm=jvm
-        ),
+        workplace=client_workplace(settings, f"{http.url}/iceberg", directory, jvm),
     )
 
 

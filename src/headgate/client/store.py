@@ -93,10 +93,13 @@ class RemoteStore(Store):
     """The verbs of an embedded store, carried out by a server in the name of the token's actor."""
 
     def __init__(
-        self, settings: Settings, *, jvm: SharedJvm | Callable[[], SharedJvm] | None = None
+        self,
+        settings: Settings,
+        *,
+        jvm: SharedJvm | Callable[[], SharedJvm] | None = None,
+        cold: bool = True,
     ) -> None:
-        # The JVM for jobs, if the caller has one; otherwise the store starts its own.
-        self._jvm = jvm
+        self._jvm, self._cold = jvm, cold
         self.http = HttpClient(settings.server_url or "", settings.token)
         try:
             about = self.http.get("/store")
@@ -327,9 +330,13 @@ class RemoteStore(Store):
         """Return the resources of client-run jobs: the server's bytes, the client's engine."""
         from headgate.client.builds import client_resources  # noqa: PLC0415  (slow: Spark)
 
-        return client_resources(
-            self.settings, self.http, self.scratch, on_s3=self._on_s3, jvm=self._shared_jvm
-        )
+        return client_resources(self.spark_settings, self.http, self.scratch, self._shared_jvm)
+
+    @property
+    def spark_settings(self) -> Settings:
+        from headgate.spark.workplace import client_settings  # noqa: PLC0415  (slow: Spark)
+
+        return client_settings(self.settings, on_s3=self._on_s3)
 
     def watch_build(self, id: str, watch: Callable[[Json], None]) -> Json:
         """Follow a build to its end; call `watch` each time that it changes."""
@@ -373,11 +380,13 @@ class RemoteStore(Store):
 
     @cached_property
     def client_spark(self) -> StoreSpark:
-        from headgate.spark.workplace import open_client_spark  # noqa: PLC0415  (slow: Spark)
-
-        return open_client_spark(
-            self.settings, f"{self.http.url}/iceberg", self.scratch, on_s3=self._on_s3
+        from headgate.spark.workplace import (  # noqa: PLC0415  (slow: Spark)
+            ClientEndpoint,
+            StoreSpark,
         )
+
+        endpoint = ClientEndpoint(url=f"{self.http.url}/iceberg", token=self.settings.token)
+        return StoreSpark(self.spark_settings, endpoint, self.scratch, self._warm_jvm)
 
     def acting_for(
         self, grant: Grant, *, check_holder: CheckHolder | None = None, reads_only: bool = False
@@ -392,4 +401,5 @@ class RemoteStore(Store):
         resources = self.__dict__.pop("job_resources", None)
         if resources is not None:
             resources.workplace.close()
+        self._leave_warm_spark()
         self.http.close()

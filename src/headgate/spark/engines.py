@@ -88,8 +88,11 @@ class Engine(Protocol):
 class SharedJvm:
     """A JVM with a SparkContext that job processes attach to; it ends with this process."""
 
+    # True for a JVM that outlives this process.
+    is_borrowed = False
+
     def __init__(self, process: JvmProcess, gateway: Any, context: Any) -> None:
-        self._process = process
+        self.process = process
         self.address = process.address
         self._gateway = gateway
         self._context = context
@@ -105,7 +108,7 @@ class SharedJvm:
 
     @property
     def alive(self) -> bool:
-        return self._process.alive
+        return self.process.alive
 
     def cancel(self, tags: Iterable[str]) -> None:
         """End every Spark job under these tags for good: a tag is never used again."""
@@ -114,9 +117,17 @@ class SharedJvm:
             self._cancel(tag)
         self._late.watch(ended)
 
+    def cancel_all(self) -> None:
+        """End every Spark job that runs now."""
+        with contextlib.suppress(Exception):
+            self._context.cancelAllJobs()
+
+    def lend(self, tag: str) -> None:
+        """Let jobs run under this tag; they end with this process, as the JVM does."""
+
     def find_end(self, lost_by: str | None) -> SparkStopped | None:
         # A killed process closes its connections before it can be waited for.
-        return self._process.find_end(_END_SECONDS if lost_by in LOST_CONNECTIONS else 0)
+        return self.process.find_end(_END_SECONDS if lost_by in LOST_CONNECTIONS else 0)
 
     def _cancel(self, tag: str) -> None:
         try:
@@ -124,7 +135,7 @@ class SharedJvm:
             self._context.cancelJobsWithTag(tag)
         except Exception:
             # If the JVM has ended, its jobs have too.
-            if self._process.find_end(_END_SECONDS) is None:
+            if self.process.find_end(_END_SECONDS) is None:
                 raise
 
     def stop(self) -> None:
@@ -132,7 +143,7 @@ class SharedJvm:
         self._late.close()
         if self.alive:
             self._gateway.shutdown()
-        self._process.end()
+        self.process.end()
 
     def __enter__(self) -> Self:
         return self

@@ -22,7 +22,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from headgate.spark.engines import Address, ConnectAddress, open_connect_session, session_tag
-from headgate.spark.jvm import GatewayAddress, open_gateway
+from headgate.spark.jvm import GatewayAddress, JvmProcess, open_gateway
 from headgate.spark.session import WORKER_PYTHON, use_catalog
 from headgate.transforms.discovery import import_roots
 
@@ -53,14 +53,14 @@ class JobSession(Protocol):
         """Return the progress of what runs now; None if nothing runs."""
 
 
-def join(address: Address) -> SparkSession:
-    """Open a new session in the engine."""
+def join(address: Address, process: JvmProcess | None = None) -> SparkSession:
+    """Open a new session in the engine; `process` reports the end of a JVM."""
     if isinstance(address, ConnectAddress):
         return open_connect_session(address.url)
     joined: Any = SparkContext._active_spark_context
     if joined is not None and joined._gateway.gateway_parameters.port == address.port:
         return _new_session(joined)
-    return _new_session(_existing_context(address))
+    return _new_session(_existing_context(address, process))
 
 
 def leave() -> None:
@@ -150,8 +150,8 @@ class _JvmSession:
         return own
 
 
-def _existing_context(address: GatewayAddress) -> Any:
-    gateway = open_gateway(address)
+def _existing_context(address: GatewayAddress, process: JvmProcess | None) -> Any:
+    gateway = open_gateway(address, process)
     # Creates nothing: the JVM's address is given out only when its SparkContext exists.
     shared = gateway.jvm.org.apache.spark.SparkContext.getOrCreate()
     on_interrupt = signal.getsignal(signal.SIGINT)

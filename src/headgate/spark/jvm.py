@@ -111,7 +111,7 @@ def starting_jvm(request: Launch) -> Iterator[JvmProcess]:
     except BaseException as error:
         jvm.end()
         if isinstance(error, Exception):
-            raise _startup_failed("its SparkContext", request.log_path) from error
+            raise startup_failed("its SparkContext", request.log_path) from error
         raise
 
 
@@ -165,7 +165,7 @@ def _await_address(
             process.wait()
             if process.stdin:
                 process.stdin.close()
-            raise _startup_failed("its JVM", log_path)
+            raise startup_failed("its JVM", log_path)
         time.sleep(0.02)
     # Spark writes the file under another name and renames it, so it is complete.
     data = written.read_bytes()
@@ -246,7 +246,8 @@ def log_tail(log_path: Path) -> str:
     return "\n".join(lines[-_SHOWN_LOG_LINES:])
 
 
-def _startup_failed(what: str, log_path: Path) -> SparkUnavailable:
+def startup_failed(what: str, log_path: Path) -> SparkUnavailable:
+    """Return the error for a JVM that did not start, with the end of its log."""
     return SparkUnavailable(
         reason=f"{what} did not start",
         remedy=f"The end of its log {log_path}:\n{log_tail(log_path)}",

@@ -218,6 +218,7 @@ class StoreSpark:
         self._endpoint = endpoint
         self._remote: list[SparkSession] = []
         self._started: LocalSpark | None = None
+        self._joined = jvm
         self._local: SparkSession | None = None
         try:
             if settings.spark.remote is None:
@@ -237,7 +238,12 @@ class StoreSpark:
             token=token or self._endpoint.issue(actor or self._settings.actor),
         )
         if self._local is not None:
-            return bind_catalog(self._local, conf)
+            session = bind_catalog(self._local, conf)
+            if self._joined is not None:
+                # A task of a job that is cancelled would otherwise keep its core to its end.
+                session.sparkContext.setInterruptOnCancel(True)
+                self._joined.lend(session._jsparkSession.sessionJobTag())
+            return session
         assert self._settings.spark.remote is not None
         session = connect_remote(self._settings.spark.remote, conf)
         self._remote.append(session)
@@ -248,6 +254,10 @@ class StoreSpark:
             self._remote.pop().stop()
         if self._started is not None:
             self._started.stop()
+        if self._joined is not None and self._joined.is_borrowed:
+            from headgate.spark.job_session import leave  # noqa: PLC0415  (optional, and slow: PySpark)
+
+            leave()
         self._endpoint.stop()
 
     def _start(self, directory: Path) -> SparkSession:
@@ -259,16 +269,10 @@ class StoreSpark:
     def _join(self, jvm: SharedJvm) -> SparkSession:
         from headgate.spark.job_session import join  # noqa: PLC0415  (optional, and slow: PySpark)
 
-        return join(jvm.address)
+        return join(jvm.address, jvm.process)
 
 
-def open_client_spark(settings: Settings, url: str, directory: Path, *, on_s3: bool) -> StoreSpark:
-    """Open the Spark of a server's client, over the server's endpoint."""
-    endpoint = ClientEndpoint(url=url, token=settings.token)
-    return StoreSpark(_client_settings(settings, on_s3=on_s3), endpoint, directory)
-
-
-def _client_settings(settings: Settings, *, on_s3: bool) -> Settings:
+def client_settings(settings: Settings, *, on_s3: bool) -> Settings:
     """Return settings whose warehouse selects the jars for the server's storage."""
     return replace(settings, warehouse="s3://" if on_s3 else "/")
 
@@ -359,9 +363,8 @@ class Workplace:
 
 
 def client_workplace(
-    settings: Settings, url: str, directory: Path, *, on_s3: bool, jvm: SharedJvm | None
+    settings: Settings, url: str, directory: Path, jvm: SharedJvm | None
 ) -> Workplace:
     """Return the workplace of a server's client: its own engine, the server's endpoint."""
     endpoint = ClientEndpoint(url=url, token=settings.token)
-    placed = _client_settings(settings, on_s3=on_s3)
-    return Workplace(placed, lambda: endpoint, directory, jvm)
+    return Workplace(settings, lambda: endpoint, directory, jvm)

@@ -343,14 +343,17 @@ class Store(StoreQueries, AdminVerbs):
         *,
         recover_first: bool = True,
         jvm: SharedJvm | Callable[[], SharedJvm] | None = None,
+        cold: bool = True,
     ) -> None:
         """Open the store, create or migrate its catalog, and recover.
 
         :param recover_first: settle the unfinished work of dead processes.
         :param jvm: JVM for builds and sessions, or a function that returns one. By default the
             store starts its own.
+        :param cold: False joins the warm Spark of this store, if one runs.
         """
         self.settings = settings
+        self._cold = cold
         # Only a server has admins and limits: see `acting_for`.
         self.may_write_protected = False
         self.check_write = None
@@ -438,7 +441,20 @@ class Store(StoreQueries, AdminVerbs):
     @property
     def _shared_jvm(self) -> SharedJvm | None:
         """JVM of another owner; a function that returns one is called only here."""
-        return self._jvm() if callable(self._jvm) else self._jvm
+        return (self._jvm() if callable(self._jvm) else self._jvm) or self._warm_jvm
+
+    @cached_property
+    def _warm_jvm(self) -> SharedJvm | None:
+        if self._cold or self.settings.spark.remote is not None:
+            return None
+        from headgate.spark.warm import join_warm  # noqa: PLC0415  (slow: HTTP, Spark)
+
+        return join_warm(self.spark_settings, self.scratch)
+
+    @property
+    def spark_settings(self) -> Settings:
+        """Settings of the Spark that runs on this machine."""
+        return self.settings
 
     @property
     def spark_runtime(self) -> StoreSpark:
@@ -829,7 +845,13 @@ class Store(StoreQueries, AdminVerbs):
         lineage = self.__dict__.pop("lineage", None)
         if lineage is not None:
             lineage.close()
+        self._leave_warm_spark()
         self.database.close()
+
+    def _leave_warm_spark(self) -> None:
+        jvm = self.__dict__.pop("_warm_jvm", None)
+        if jvm is not None:
+            jvm.stop()
 
     def __enter__(self) -> Self:
         return self
