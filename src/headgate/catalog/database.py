@@ -134,7 +134,6 @@ class Kept(Protocol):
 
     def leave(self) -> None:
         """Release everything; the call has ended, or is not repeated."""
-        ...
 
 
 @dataclass(eq=False)

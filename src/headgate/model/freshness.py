@@ -240,7 +240,6 @@ class Past(incrementality.Histories, Protocol):
 
     def base(self, output: DatasetName, /) -> incrementality.Base:
         """Return the state of an output on the branch that the build writes."""
-        ...
 
 
 class NoPast:

@@ -116,7 +116,6 @@ class Histories(Protocol):
 
     def since(self, last: TransactionId, head: TransactionId, /) -> tuple[Change, ...] | None:
         """Return the changes after `last` up to `head`, oldest first; None if not an ancestor."""
-        ...
 
 
 Answers = Mapping[Question, Answer]
