@@ -329,8 +329,7 @@ class _Job:
                         return
                 else:
                     attempt = ledger.next_attempt(self._position)
-                    directory = ledger.directory_of(attempt)
-                    work = replace(work, attempt=attempt, directory=directory)
+                    work = replace(work, attempt=attempt, directory=ledger.directory_of(attempt))
                 report.attempts, report.log = number, str(log_in(work.directory))
                 result = self._run_once(work)
                 if result.succeeded:

@@ -537,8 +537,7 @@ def _dirty(repository: Repository, changes: Sequence[str]) -> errors.GitUnusable
 
 def _kept(stderr: IO[bytes]) -> str:
     """Return the end of the child's output."""
-    size = stderr.seek(0, os.SEEK_END)
-    stderr.seek(max(0, size - _STDERR_KEPT))
+    stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _STDERR_KEPT))
     return stderr.read().decode("utf-8", "replace")
 
 

@@ -93,8 +93,7 @@ def begin_operation(connection: sa.Connection, operation: OperationId, key: Oper
 
 def renew_operation(connection: sa.Connection, key: OperationKey) -> None:
     """Renew the record of work on a key; without renewal it no longer counts as in progress."""
-    renewed = sa.update(operations).where(*_unfinished(key)).values(at=now(connection))
-    connection.execute(renewed)
+    connection.execute(sa.update(operations).where(*_unfinished(key)).values(at=now(connection)))
 
 
 def forget_operation(connection: sa.Connection, key: OperationKey) -> None:

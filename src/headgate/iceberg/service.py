@@ -546,8 +546,7 @@ def exists(service: Service, request: Request, kind: DatasetKind) -> Reply:
 def drop(service: Service, request: Request, kind: DatasetKind) -> Reply:
     """Remove a table or view from the context's branch; files stay, since branches share them."""
     # With `purgeRequested` too: other branches may show the table, and retention deletes its files.
-    found = resolve(service, request, request.name_of(kind), kind)
-    service.catalog.drop(request, found)
+    service.catalog.drop(request, resolve(service, request, request.name_of(kind), kind))
     return NO_CONTENT
 
 

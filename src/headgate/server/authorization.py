@@ -209,8 +209,7 @@ class ServedTokens:
                 grant.policy.require_branches(context.chain)
             authorize(grant, operation, written=written)
         except Denied as refusal:
-            branch = next(iter(written), None)
-            self._authority.note(grant, operation, refusal, branch=branch)
+            self._authority.note(grant, operation, refusal, branch=next(iter(written), None))
             raise
         return Caller(
             actor=grant.actor,

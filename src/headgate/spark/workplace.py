@@ -363,5 +363,4 @@ def client_workplace(
 ) -> Workplace:
     """Return the workplace of a server's client: its own engine, the server's endpoint."""
     endpoint = ClientEndpoint(url=url, token=settings.token)
-    placed = _client_settings(settings, on_s3=on_s3)
-    return Workplace(placed, lambda: endpoint, directory, jvm)
+    return Workplace(_client_settings(settings, on_s3=on_s3), lambda: endpoint, directory, jvm)

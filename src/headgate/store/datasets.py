@@ -534,8 +534,7 @@ class BranchHandle:
 
         :param at: id of a COMMITTED transaction to read in place of the view of the branch.
         """
-        shown = self.dataset.shown(branch=self.name, at=at)
-        return self.store.trees.read(shown.find(path))
+        return self.store.trees.read(self.dataset.shown(branch=self.name, at=at).find(path))
 
     def view(self, *, at: str | None = None) -> nouns.Transaction | None:
         """Return the newest COMMITTED transaction of the branch; None if it has none.

@@ -571,8 +571,7 @@ _NUMBERS = {
 
 def _number(metadata: Metadata, requirement: Json) -> tuple[object, object]:
     kind: str = requirement["type"]
-    expected = read_int(requirement, kind.removeprefix("assert-"))
-    return expected, metadata.get(_NUMBERS[kind])
+    return read_int(requirement, kind.removeprefix("assert-")), metadata.get(_NUMBERS[kind])
 
 
 REQUIREMENTS: dict[str, Requirement] = {

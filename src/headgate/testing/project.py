@@ -129,8 +129,7 @@ class SharedSpark:
 
 def embedded_settings(root: Path, conf: Mapping[str, str] = _NO_CONF) -> Settings:
     """Return settings of an embedded store in a directory; other stores' settings are ignored."""
-    file = root / FILE_NAME
-    file.touch()
+    (root / FILE_NAME).touch()
     machine = load_settings(root)
     # Without bytecode files every job process would compile PySpark and pandas again.
     environ = {k: v for k, v in machine.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
