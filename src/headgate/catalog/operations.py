@@ -202,7 +202,14 @@ def _recorded(row: sa.RowMapping | None, key: OperationKey) -> Receipt | None:
         return None
     if not is_same_request(row["request_hash"], key.request_hash):
         raise IdempotencyKeyReused(key=key.key)
-    return _receipt(row)
+    number = row["publication"]
+    return Receipt(
+        operation=OperationId(row["id"]),
+        publication=PublicationNumber(number) if number is not None else None,
+        at=Instant(row["at"]),
+        transactions=load(row["receipt"] or "{}"),
+        replayed=True,
+    )
 
 
 def _unfinished(key: OperationKey) -> tuple[sa.ColumnElement[bool], ...]:
@@ -212,16 +219,4 @@ def _unfinished(key: OperationKey) -> tuple[sa.ColumnElement[bool], ...]:
         operations.c.branch == key.branch,
         operations.c.key == key.key,
         operations.c.state == "in_progress",
-    )
-
-
-def _receipt(row: sa.RowMapping) -> Receipt:
-    return Receipt(
-        operation=OperationId(row["id"]),
-        publication=(
-            PublicationNumber(row["publication"]) if row["publication"] is not None else None
-        ),
-        at=Instant(row["at"]),
-        transactions=load(row["receipt"] or "{}"),
-        replayed=True,
     )

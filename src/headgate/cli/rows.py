@@ -6,7 +6,7 @@ import enum
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Option, Typer
 
@@ -14,9 +14,7 @@ from headgate import connection
 from headgate.cli import output
 from headgate.errors import Invalid
 from headgate.model.names import split_names
-
-if TYPE_CHECKING:
-    from headgate.rows.outcome import Outcome
+from headgate.rows.outcome import Outcome
 
 
 class Engine(enum.StrEnum):

@@ -74,7 +74,6 @@ def serve(
 
     # The embedded store, even if HEADGATE_URL names a server.
     with Store(load_settings()) as hg:
-        announce = partial(_announce, hg, f"http://{host}:{port}", json=json)
         serve_store(
             hg,
             host=host,
@@ -82,7 +81,7 @@ def serve(
             code_from=Role(code_from),
             runs_builds=not no_builds,
             public_url=public_url,
-            announce=announce,
+            announce=partial(_announce, hg, f"http://{host}:{port}", json=json),
         )
 
 

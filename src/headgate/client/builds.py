@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headgate.attempts import LEASE_SECONDS
 from headgate.builds.attempt import JobResult, failed, job_position, log_in, read_log
@@ -34,11 +34,9 @@ from headgate.model.jobspecs import JobSpec, PublishedJobSpec
 from headgate.model.names import check_options, split_names
 from headgate.model.nouns import BuildState, as_json
 from headgate.settings import Settings
+from headgate.spark.engines import SharedJvm
 from headgate.spark.job_protocol import JobOrder
 from headgate.store.documents import Json, to_instant
-
-if TYPE_CHECKING:
-    from headgate.spark.engines import SharedJvm
 
 # --- requests for plans and builds ----------------------------------------------------------
 
@@ -72,10 +70,9 @@ def start_build(
         sent = {**body, "wait_seconds": rest, "where": where, "request_key": key}
         patience = rest + _START_ANSWER_SECONDS
         try:
-            started: Json = http.request(
+            return http.call(
                 "POST", "/builds", body=sent, repeatable=True, timeout_seconds=patience
-            ).document
-            return started
+            )
         except (OpenTransactionAlreadyExists, PlanChanged):
             if time.monotonic() >= deadline:
                 raise
@@ -350,14 +347,10 @@ class ClientBuild:
             "wait_seconds": wait_seconds,
         }
         # Events are numbered, and the rest of the request changes nothing: it is repeatable.
-        answer: Json = self._http.request(
-            "POST",
-            self._where,
-            body=body,
-            repeatable=True,
-            timeout_seconds=wait_seconds + _ANSWER_SECONDS,
-        ).document
-        return answer
+        patience = wait_seconds + _ANSWER_SECONDS
+        return self._http.call(
+            "POST", self._where, body=body, repeatable=True, timeout_seconds=patience
+        )
 
     def _show(self, answer: Json) -> None:
         self._seen = answer["seen"]

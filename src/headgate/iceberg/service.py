@@ -338,10 +338,6 @@ class ServedVersions:
 # The service
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def _record_nothing(caller: Caller, action: Action, refusal: Denied) -> None:
     """An embedded endpoint keeps no audit log."""
 
@@ -370,7 +366,7 @@ class Service:
     served: ServedVersions = field(default_factory=ServedVersions)
     # Turns of the clients whose appends met others.
     appends: Turns = field(default_factory=Turns)
-    now_ms: Callable[[], int] = _now_ms
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
     def limited_to(self, policy: ReadPolicy | None) -> Service:
         """Return the endpoint as a token with this policy sees it."""

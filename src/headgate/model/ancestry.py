@@ -158,11 +158,10 @@ def require_compatible(
     """Raise if the chain does not follow the dataset's ancestry."""
     pair = first_bad_pair(chain, branches)
     if pair is not None:
-        ancestry = [pair[0], *ancestors_of(pair[0], branches)]
         raise AncestryViolated(
             dataset=str(dataset),
             chain=chain,
-            ancestry=ancestry,
+            ancestry=[pair[0], *ancestors_of(pair[0], branches)],
             pair=pair,
             below=pair[0] in ancestors_of(pair[1], branches),
         )

@@ -208,13 +208,12 @@ class FilesWorkspaces:
     def _addition(
         self, target: _Target, root: Digest, staged: Staged, provenance: Provenance
     ) -> AddTransaction:
-        before = edits.root_of(target.given.version)
         return AddTransaction(
             branch=target.branch.id,
             expected_head=target.branch.head,
             expected_view=target.branch.view,
             parent=target.given.id,
-            type=infer_type(self.trees.difference(before, root)),
+            type=infer_type(self.trees.difference(edits.root_of(target.given.version), root)),
             version=edits.tree_version(root),
             objects=staged.objects,
             provenance=provenance,
