@@ -1,4 +1,4 @@
-"""Running a build: plan, open, run all jobs in the order of dependency, close."""
+"""Running a build: plan, open, run all jobs in the order of dependency, close. See ADR 0053."""
 
 from __future__ import annotations
 

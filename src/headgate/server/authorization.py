@@ -1,6 +1,7 @@
 """Authorization of requests to a served store.
 
 People use tokens, jobs the tokens of their attempts. Denied requests are recorded as events.
+See ADR 0041.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An embedded store: `Store` wires the parts from the settings and has every verb.
 
 Its verbs are grouped in the classes `StoreQueries` (reads), `TaskVerbs` (tasks) and `AdminVerbs`
-(changes of the store as a whole).
+(changes of the store as a whole). See ADR 0003.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Parts that all pages share: visits, sections, builds, the frame, headers, freshness.
 
-A page is a value, computed from the store; `host` draws it.
+A page is a value, computed from the store; `host` draws it. See ADR 0042.
 """
 
 from __future__ import annotations
