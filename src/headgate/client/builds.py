@@ -417,7 +417,9 @@ class ClientBuild:
     def _do(self, order: JobOrder, doing: JobRunner, directory: Path) -> None:
         try:
             result = doing.run(order, lambda event: self._sender.send(order.id, event))
-            files = {name: self._tree(put) for name, put in result.files.items()}
+            # One digest for each output of files, however many there are.
+            trees = self._resources().trees
+            files = {name: trees.edit(EMPTY, put=put).root for name, put in result.files.items()}
         except HeadgateError as error:
             result, files = failed(error), {}
         except Exception as error:
@@ -425,10 +427,6 @@ class ClientBuild:
             result, files = JobResult(succeeded=False, error={"message": message}), {}
         self._doing.pop(order.id, None)
         self._sender.end(order.id, result, files, log=_tail(log_in(directory)))
-
-    def _tree(self, put: Any) -> str:
-        """Return the root of an output's files: one digest, however many there are."""
-        return self._resources().trees.edit(EMPTY, put=put).root
 
     def _stop(self, attempt: str) -> None:
         self._dropped.add(attempt)
