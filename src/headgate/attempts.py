@@ -46,17 +46,14 @@ class Contents(Protocol):
     @property
     def trees(self) -> FileTrees:
         """Trees of files."""
-        ...
 
     @property
     def tables(self) -> TableVersions:
         """Versions of tables."""
-        ...
 
     @property
     def rules(self) -> RowRules:
         """Validator of rows that engines wrote."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -205,6 +205,23 @@ def refused_names(module: Module) -> list[str]:
     return [f"{module.path}: {part!r}" for part in parts if part in REFUSED_NAMES]
 
 
+# A docstring starts with a verb or a noun, and names the actor.
+_QUESTION = re.compile(r"(?:What|Which|Who|Whose|Whether|How|Why)\b")
+_NO_ACTOR = re.compile(r"\b(?:whoever|whomever|somebody|someone|nobody|anybody)\b", re.IGNORECASE)
+
+
+def docstring_words(module: Module) -> list[str]:
+    """Return docstrings that start with a question word, or whose actor is no part of Headgate."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = (node for node in ast.walk(module.tree) if isinstance(node, documented))
+    texts = ((node, ast.get_docstring(node) or "") for node in found)
+    return [
+        f"{module.path}:{getattr(node, 'lineno', 1)}: {text.splitlines()[0]!r}"
+        for node, text in texts
+        if _QUESTION.match(text) or _NO_ACTOR.search(text)
+    ]
+
+
 def _imports(module: Module) -> Iterator[tuple[int, str]]:
     """Yield line and dotted name of all imports, also inside functions and by string."""
     for node in ast.walk(module.tree):

@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.support.source import ROOT
+from tests.support.source import ROOT, modules
 
 _LOCKS = [
     "requirements.lock",
@@ -105,3 +105,13 @@ def test_docs_show_only_pictures_that_exist_and_are_small() -> None:
     assert [path for path in shown if not path.is_file()] == []
     pictures = list((ROOT / "docs" / "images").glob("*.png"))
     assert [path.name for path in pictures if path.stat().st_size > _PICTURE_BYTES] == []
+
+
+def test_decision_records_in_force_are_named_in_the_source() -> None:
+    in_force, _, _ = (ROOT / "docs" / "adr" / "README.md").read_text().partition("## Folded")
+    rows = re.findall(r"^\| \[(\d{4})\]\((\S+)\) \| (.*)", in_force, re.MULTILINE)
+    assert len(rows) > 20
+    source = "".join(module.text for module in modules())
+    named = {first or second for first, second in re.findall(r"ADR (\d{4})|adr/(\d{4})-", source)}
+    assert named <= {number for number, _, _ in rows}
+    assert {number for number, _, title in rows if "superseded" not in title} <= named

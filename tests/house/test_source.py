@@ -23,6 +23,7 @@ _RULES: list[Rule] = [
     rules.lakefs_changes,
     rules.prints,
     rules.refused_names,
+    rules.docstring_words,
 ]
 
 _PLANTED: list[tuple[Rule, str, str]] = [
@@ -72,6 +73,8 @@ _PLANTED: list[tuple[Rule, str, str]] = [
     (rules.prints, "builds/plan.py", "print('hello')"),
     (rules.refused_names, "builds/utils.py", ""),
     (rules.refused_names, "core/plan.py", ""),
+    (rules.docstring_words, "builds/plan.py", '"""Whether a job is fresh."""'),
+    (rules.docstring_words, "builds/plan.py", 'def f():\n    """Return a job that nobody runs."""'),
 ]
 
 _HARMLESS: list[tuple[Rule, str, str]] = [
@@ -87,6 +90,7 @@ _HARMLESS: list[tuple[Rule, str, str]] = [
     (rules.lakefs_changes, "rows/merge.py", "target.merge(source)\nbranch.delete()"),
     (rules.lakefs_changes, "store/embedded.py", "self._lakefs.load_head('songs', 'main')"),
     (rules.prints, "cli/demo.py", "print('hello')"),
+    (rules.docstring_words, "builds/plan.py", 'def f():\n    """Return what a job reads."""'),
 ]
 
 

@@ -77,7 +77,7 @@ def test_command_applications_are_all_listed() -> None:
         f"{file.stem}:{name}"
         for file in (PACKAGE / "cli").glob("*.py")
         for names in re.findall(
-            r"^(\w*app) = typer\.Typer\(|^@(?:output\.)?command\ndef (\w+)",
+            r"^(\w*app) = (?:typer\.)?Typer\(|^@(?:output\.)?command\ndef (\w+)",
             file.read_text(),
             re.MULTILINE,
         )

@@ -117,7 +117,6 @@ class Attempt(Protocol):
 
     def stop(self, reason: str) -> None:
         """Stop it, from any thread and at any time; its result then has this reason."""
-        ...
 
 
 class Jobs(Protocol):
@@ -125,7 +124,6 @@ class Jobs(Protocol):
 
     def expect(self, count: int) -> None:
         """Prepare for this many further jobs."""
-        ...
 
     def start(self, work: JobWork) -> Attempt: ...
 

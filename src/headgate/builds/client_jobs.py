@@ -2,6 +2,7 @@
 
 Orders are state, not messages: a client that missed a response gets them with the next one. The
 client's messages are numbered for each attempt, so that a repeated one is received once.
+See ADR 0052.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from headgate.attempts import (
     commit_transactions,
     complete_transactions,
 )
+from headgate.builds import plan as planning
 from headgate.builds.attempt import (
     Attempt,
     JobEvent,
@@ -37,21 +38,8 @@ from headgate.builds.attempt import (
     log_in,
 )
 from headgate.builds.open import OpenedBuild, opening_type
-from headgate.builds.plan import (
-    CatalogPast,
-    find_late_hold,
-    first_view,
-    inspect_content,
-    provenance_of,
-)
 from headgate.builds.report import JobPhase, Watch, planned_reports
-from headgate.catalog.attempts import (
-    abort_attempt,
-    dispatch_attempt,
-    end_attempt,
-    find_attempt_state,
-    transfer_to_build,
-)
+from headgate.catalog import attempts as catalog_attempts
 from headgate.catalog.builds import record_jobs
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.merge_base import retype_transactions
@@ -133,7 +121,7 @@ class Ledger:
 
     def next_attempt(self, position: int) -> nouns.AttemptRef:
         """Dispatch a retry: a new epoch, whose transactions start again from their base."""
-        ref = dispatch_attempt(
+        ref = catalog_attempts.dispatch_attempt(
             self.parts.database,
             job_key(self.opened.id, position),
             actor=self.opened.caller.actor,
@@ -174,7 +162,7 @@ class Ledger:
     def check_attempt(self) -> None:
         """Stop if another process ended the build: canceled, or superseded by a newer attempt."""
         ref = self.opened.attempt
-        state = self.parts.database.read(lambda c: find_attempt_state(c, ref))
+        state = self.parts.database.read(lambda c: catalog_attempts.find_attempt_state(c, ref))
         if state is not nouns.AttemptState.RUNNING:
             self.ended_by = state
             self.stop(f"the build was {state}")
@@ -182,7 +170,7 @@ class Ledger:
     def abort(self, position: int, state: nouns.JobState) -> None:
         """End a job's attempt and abort its transactions, unless that has happened already."""
         good = state in {nouns.JobState.SUCCEEDED, nouns.JobState.SKIPPED}
-        abort_attempt(
+        catalog_attempts.abort_attempt(
             self.parts.database,
             self.attempt(position),
             nouns.AttemptState.SUCCEEDED if good else nouns.AttemptState.FAILED,
@@ -329,8 +317,7 @@ class _Job:
                         return
                 else:
                     attempt = ledger.next_attempt(self._position)
-                    directory = ledger.directory_of(attempt)
-                    work = replace(work, attempt=attempt, directory=directory)
+                    work = replace(work, attempt=attempt, directory=ledger.directory_of(attempt))
                 report.attempts, report.log = number, str(log_in(work.directory))
                 result = self._run_once(work)
                 if result.succeeded:
@@ -377,7 +364,7 @@ class _Job:
             return
         reach(Failpoint.BUILD_JOB_ENDED)
         ids = list(work.outputs.values())
-        provenance = provenance_of(
+        provenance = planning.provenance_of(
             opened.id,
             work.decision,
             report.inputs,
@@ -390,7 +377,7 @@ class _Job:
         publication = None
         if opened.atomic:
             complete_transactions(self._database, ids, work.attempt)
-            transfer_to_build(self._database, work.attempt, ids)
+            catalog_attempts.transfer_to_build(self._database, work.attempt, ids)
             ledger.add_staged(made, inferred)
         else:
             publication = self._commit(work, made, inferred)
@@ -412,7 +399,7 @@ class _Job:
             caller=caller, provenance=made, inferred=inferred, fallback=work.request.fallback
         )
         receipt = commit_transactions(self._database, self._contents, list(made), options)
-        end_attempt(self._database, work.attempt, nouns.AttemptState.SUCCEEDED)
+        catalog_attempts.end_attempt(self._database, work.attempt, nouns.AttemptState.SUCCEEDED)
         return receipt.publication
 
     # --- pinned inputs ----------------------------------------------------------------------
@@ -460,7 +447,7 @@ class _Job:
         if self._planned.made_from is not None:
             return False
         plan, decision = self._opened.plan, self._report.decision
-        held = self._database.read(lambda c: find_late_hold(c, plan, decision))
+        held = self._database.read(lambda c: planning.find_late_hold(c, plan, decision))
         if held is not None:
             self._report.decision = hold(decision, held)
         return held is not None
@@ -473,7 +460,7 @@ class _Job:
         if (made := self._ledger.find_made(given.dataset)) is not None:
             return request.branch, made.id, made.version.content_id if made.version else None
         # The upstream job aborted its output, so the earlier view is still the input.
-        view = self._database.read(lambda c: first_view(c, given.dataset, request.chain))
+        view = self._database.read(lambda c: planning.first_view(c, given.dataset, request.chain))
         if view is None:
             return " > ".join(request.chain), None, None
         return view.branch, view.transaction, view.content
@@ -519,7 +506,7 @@ class _Job:
             connection: Connection,
         ) -> tuple[incrementality.Incrementality, dict[DatasetName, incrementality.Base]]:
             opened = load_transactions(connection, outputs.values())
-            past = CatalogPast(connection, lambda name: opened[outputs[name]].parent)
+            past = planning.CatalogPast(connection, lambda name: opened[outputs[name]].parent)
             bases = {name: past.base(name) for name in outputs}
             return incrementality.decide_incremental(spec, places, bases, past, answers), bases
 
@@ -527,7 +514,7 @@ class _Job:
             extent, bases = self._database.read(decide)
             if not extent.questions:
                 break
-            answers |= inspect_content(self._database, self._contents, extent.questions)
+            answers |= planning.inspect_content(self._database, self._contents, extent.questions)
         made_from = decision.made_from
         if made_from is not None and extent.extent is incrementality.Extent.INCREMENTAL:
             made_from = with_base(made_from, bases)

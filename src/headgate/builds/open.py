@@ -1,7 +1,7 @@
 """Opening a build: one catalog transaction that makes its branches and opens what it writes.
 
 The same transaction adopts earlier results and records the build, so that a build is open as a
-whole or not at all.
+whole or not at all. See ADR 0015.
 """
 
 from __future__ import annotations

@@ -398,8 +398,7 @@ class _Candidates:
             if is_reported and self._protections.covers(self._request.branch, transaction.dataset):
                 # A protected branch takes no results that only a client vouches for.
                 continue
-            on_chain = transaction.branch in self._request.chain
-            if on_chain or self._request.adopt == "any":
+            if transaction.branch in self._request.chain or self._request.adopt == "any":
                 groups.setdefault(transaction.publication or 0, []).append(transaction)
         if not groups:
             return None

@@ -398,7 +398,11 @@ def discover(
     commit = repository.head()
     changes = () if committed else repository.changes()
     if changes and not allow_dirty:
-        raise _dirty(repository, changes)
+        raise repository.unusable(
+            reason=f"the working tree has uncommitted changes: {_first(changes)}",
+            remedy="Commit or stash them, or publish them as they are with --allow-dirty "
+            "(results of such code are never adopted).",
+        )
     source = Source(
         repository=repository.identity(),
         commit=commit,
@@ -527,18 +531,9 @@ def _first(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def _dirty(repository: Repository, changes: Sequence[str]) -> errors.GitUnusable:
-    return repository.unusable(
-        reason=f"the working tree has uncommitted changes: {_first(changes)}",
-        remedy="Commit or stash them, or publish them as they are with --allow-dirty "
-        "(results of such code are never adopted).",
-    )
-
-
 def _kept(stderr: IO[bytes]) -> str:
     """Return the end of the child's output."""
-    size = stderr.seek(0, os.SEEK_END)
-    stderr.seek(max(0, size - _STDERR_KEPT))
+    stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _STDERR_KEPT))
     return stderr.read().decode("utf-8", "replace")
 
 

@@ -1,4 +1,4 @@
-"""Running a build: plan, open, run all jobs in the order of dependency, close."""
+"""Running a build: plan, open, run all jobs in the order of dependency, close. See ADR 0053."""
 
 from __future__ import annotations
 
@@ -75,8 +75,7 @@ def run_build(
     try:
         if request.task_key is not None:
             settle_builds(parts.database, actor=request.actor, key=key)
-        opened = _open(parts, request, id, attempt)
-        ledger = Ledger(parts, opened, directory / id, watch)
+        ledger = Ledger(parts, _open(parts, request, id, attempt), directory / id, watch)
     except BaseException:
         # An interrupt after the opening must release the outputs too.
         abort_attempt(parts.database, attempt, AttemptState.FAILED, actor=request.actor)

@@ -1,6 +1,7 @@
 """Task keys and attempts: dispatch, leases, tokens, and the end of an attempt.
 
 The catalog mints the epoch of each attempt; only the newest epoch of a key may stage or publish.
+See ADR 0004.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Verbs on branches: create, delete, restore, reset, reparent, protect.
 
 Each verb that changes a view or the set of branches reads, decides and publishes through the door.
+See ADR 0013.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, bindparam, func, insert, or_, select, update
 
@@ -13,13 +13,11 @@ from headgate.catalog.attempts import end_attempt_in
 from headgate.catalog.database import Database, as_unit_of_work, now
 from headgate.catalog.schema import builds, holds, jobs, moves, publications, transactions
 from headgate.errors import NotFound
+from headgate.model.access import ReadPolicy
 from headgate.model.freshness import Hold
 from headgate.model.ids import BranchId, BuildId, Instant, PublicationNumber, TransactionId
 from headgate.model.names import DatasetName
 from headgate.model.nouns import AttemptRef, AttemptState, Transaction, TransactionState
-
-if TYPE_CHECKING:
-    from headgate.model.access import ReadPolicy
 
 RUNNING = "running"
 # Results with the same build key are equal, so only the newest are read.
@@ -108,7 +106,10 @@ def load_build(connection: Connection, id: str) -> BuildRecord:
         )
     query = select(jobs).where(jobs.c.build_id == id).order_by(jobs.c.ordinal)
     policy = records.policy_of(connection)
-    found = [_to_job(job) for job in connection.execute(query).mappings()]
+    found = [
+        records.noun_of(JobRecord, row, body=records.load(row["body"]))
+        for row in connection.execute(query).mappings()
+    ]
     if policy is not None:
         found = [shown for job in found for shown in _shown_job(policy, job)]
     return _to_build(row, tuple(found), policy)
@@ -194,10 +195,6 @@ def find_hold(
 
 def _job_row(build: BuildId, job: JobRecord) -> dict[str, Any]:
     return {**vars(job), "build_id": build, "body": records.dump(dict(job.body))}
-
-
-def _to_job(row: RowMapping) -> JobRecord:
-    return records.noun_of(JobRecord, row, body=records.load(row["body"]))
 
 
 def _to_build(

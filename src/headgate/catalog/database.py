@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 from urllib.parse import quote
 from weakref import WeakValueDictionary
 
@@ -33,13 +33,11 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 
 from headgate import errors
+from headgate.model.access import ReadPolicy
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import Instant
 from headgate.model.names import invalid_text
 from headgate.storage.local import create_private
-
-if TYPE_CHECKING:
-    from headgate.model.access import ReadPolicy
 
 # Writers of one process to one SQLite catalog, in order of arrival. SQLite's writers poll: the one
 # that has waited longest polls least often, and under contention it may wait for seconds while
@@ -134,7 +132,6 @@ class Kept(Protocol):
 
     def leave(self) -> None:
         """Release everything; the call has ended, or is not repeated."""
-        ...
 
 
 @dataclass(eq=False)

@@ -2,7 +2,7 @@
 
 Each kind of change has one function, which checks the expectations of the change and records its
 effects in memory. Nothing here writes to the database: `publish` writes all effects at once, or
-none if an expectation does not match.
+none if an expectation does not match. See ADR 0001.
 """
 
 from __future__ import annotations

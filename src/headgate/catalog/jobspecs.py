@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, RowMapping, delete, insert, select, text, update
@@ -13,12 +13,10 @@ from headgate.catalog import records
 from headgate.catalog.database import as_unit_of_work, now
 from headgate.catalog.schema import datasets, jobspec_outputs, jobspecs
 from headgate.errors import Conflict
+from headgate.model.access import ReadPolicy
 from headgate.model.ids import JobSpecId, mint_jobspec
 from headgate.model.jobspecs import PublishedJobSpec
 from headgate.model.names import parse_dataset_name
-
-if TYPE_CHECKING:
-    from headgate.model.access import ReadPolicy
 
 # Any fixed number: the key of the PostgreSQL advisory lock for publishing JobSpecs.
 _POSTGRES_LOCK = 4_817_220_266

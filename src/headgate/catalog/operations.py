@@ -93,8 +93,7 @@ def begin_operation(connection: sa.Connection, operation: OperationId, key: Oper
 
 def renew_operation(connection: sa.Connection, key: OperationKey) -> None:
     """Renew the record of work on a key; without renewal it no longer counts as in progress."""
-    renewed = sa.update(operations).where(*_unfinished(key)).values(at=now(connection))
-    connection.execute(renewed)
+    connection.execute(sa.update(operations).where(*_unfinished(key)).values(at=now(connection)))
 
 
 def forget_operation(connection: sa.Connection, key: OperationKey) -> None:
@@ -203,7 +202,14 @@ def _recorded(row: sa.RowMapping | None, key: OperationKey) -> Receipt | None:
         return None
     if not is_same_request(row["request_hash"], key.request_hash):
         raise IdempotencyKeyReused(key=key.key)
-    return _receipt(row)
+    number = row["publication"]
+    return Receipt(
+        operation=OperationId(row["id"]),
+        publication=PublicationNumber(number) if number is not None else None,
+        at=Instant(row["at"]),
+        transactions=load(row["receipt"] or "{}"),
+        replayed=True,
+    )
 
 
 def _unfinished(key: OperationKey) -> tuple[sa.ColumnElement[bool], ...]:
@@ -213,16 +219,4 @@ def _unfinished(key: OperationKey) -> tuple[sa.ColumnElement[bool], ...]:
         operations.c.branch == key.branch,
         operations.c.key == key.key,
         operations.c.state == "in_progress",
-    )
-
-
-def _receipt(row: sa.RowMapping) -> Receipt:
-    return Receipt(
-        operation=OperationId(row["id"]),
-        publication=(
-            PublicationNumber(row["publication"]) if row["publication"] is not None else None
-        ),
-        at=Instant(row["at"]),
-        transactions=load(row["receipt"] or "{}"),
-        replayed=True,
     )

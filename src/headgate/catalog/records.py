@@ -1,6 +1,6 @@
 """Reads and row locks of datasets, branches, transactions, units and attempts.
 
-`find_` returns None for a missing row, `load_` raises.
+`find_` returns None for a missing row, `load_` raises. See ADR 0016.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Resolution of chains and contexts: the branch, and the transaction, that a reader gets.
 
 Every form for one dataset is built on a form for many, which needs a fixed number of queries for
-a chain however many datasets it is resolved for.
+a chain however many datasets it is resolved for. See ADR 0005.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Every version lists its table's earlier snapshots. A snapshot that no version has shown since that
 time is no longer listed by any version, so that cleanup may delete its files. The time is the same
-for the whole store and only moves forward, with the retention time.
+for the whole store and only moves forward, with the retention time. See ADR 0021.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The tables of the catalog; all migrations together must produce this schema.
 
 The schema is portable on purpose: text, big integers, no generated keys, JSON as text. Instants
-are microseconds since 1970 by the database's clock.
+are microseconds since 1970 by the database's clock. See ADR 0002.
 """
 
 from __future__ import annotations

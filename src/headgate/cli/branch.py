@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Argument, Option, Typer
 
 from headgate import connection
 from headgate.cli import output
@@ -15,18 +15,18 @@ from headgate.model.names import split_names
 from headgate.model.nouns import Branch, PublicationKind
 from headgate.store.documents import BRANCH, TAG
 
-branch_app = typer.Typer(
+branch_app = Typer(
     no_args_is_help=True,
     help="Create, list, delete, restore, reset, reparent and protect branches.",
 )
 
 DatasetFilter = Annotated[
-    str | None, typer.Argument(metavar="DATASET", help="Dataset name (default: all datasets).")
+    str | None, Argument(metavar="DATASET", help="Dataset name (default: all datasets).")
 ]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Branch name.")]
+NameArgument = Annotated[str, Argument(metavar="NAME", help="Branch name.")]
 NamesArgument = Annotated[
     list[str],
-    typer.Argument(metavar="DATASET|--all-datasets NAME", help="Dataset name and branch name."),
+    Argument(metavar="DATASET|--all-datasets NAME", help="Dataset name and branch name."),
 ]
 
 
@@ -35,13 +35,13 @@ def create(
     dataset: output.DatasetArgument,
     name: NameArgument,
     parent: Annotated[
-        str | None, typer.Option("--from", help="Parent branch (default: the primary branch).")
+        str | None, Option("--from", help="Parent branch (default: the primary branch).")
     ] = None,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="TXN", help="Start at this COMMITTED transaction.")
+        str | None, Option("--at", metavar="TXN", help="Start at this COMMITTED transaction.")
     ] = None,
     root: Annotated[
-        bool, typer.Option("--root", help="Create an empty branch without a parent.")
+        bool, Option("--root", help="Create an empty branch without a parent.")
     ] = False,
     actor: output.ActorOption = None,
     key: output.KeyOption = None,
@@ -89,12 +89,10 @@ def delete(
     names: NamesArgument,
     all_datasets: Annotated[
         bool,
-        typer.Option(
-            "--all-datasets", help="Delete the branch of every dataset, in one publication."
-        ),
+        Option("--all-datasets", help="Delete the branch of every dataset, in one publication."),
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Delete the primary branch too, or one still in use.")
+        bool, Option("--force", help="Delete the primary branch too, or one still in use.")
     ] = False,
     actor: output.ActorOption = None,
     key: output.KeyOption = None,
@@ -124,9 +122,7 @@ def restore(
     names: NamesArgument,
     all_datasets: Annotated[
         bool,
-        typer.Option(
-            "--all-datasets", help="Restore the branch of every dataset, in one publication."
-        ),
+        Option("--all-datasets", help="Restore the branch of every dataset, in one publication."),
     ] = False,
     actor: output.ActorOption = None,
     key: output.KeyOption = None,
@@ -159,9 +155,7 @@ def _names(given: list[str], count: int) -> list[str]:
 def reset(
     dataset: output.DatasetArgument,
     name: NameArgument,
-    to: Annotated[
-        str, typer.Option("--to", metavar="TXN|TAG", help="Transaction or tag to move to.")
-    ],
+    to: Annotated[str, Option("--to", metavar="TXN|TAG", help="Transaction or tag to move to.")],
     actor: output.ActorOption = None,
     key: output.KeyOption = None,
     json: output.JsonOption = False,
@@ -181,7 +175,7 @@ def reset(
 def reparent(
     dataset: output.DatasetArgument,
     name: NameArgument,
-    under: Annotated[str, typer.Option("--under", metavar="PARENT", help="New parent branch.")],
+    under: Annotated[str, Option("--under", metavar="PARENT", help="New parent branch.")],
     actor: output.ActorOption = None,
     json: output.JsonOption = False,
 ) -> None:
@@ -197,10 +191,10 @@ def reparent(
 @branch_app.command()
 def protect(
     name: NameArgument,
-    off: Annotated[bool, typer.Option("--off", help="Remove the protection.")] = False,
+    off: Annotated[bool, Option("--off", help="Remove the protection.")] = False,
     datasets: Annotated[
         list[str] | None,
-        typer.Option("--datasets", metavar="PATTERNS", help="Protect only these: gold.*,ref.*."),
+        Option("--datasets", metavar="PATTERNS", help="Protect only these: gold.*,ref.*."),
     ] = None,
     actor: output.ActorOption = None,
     json: output.JsonOption = False,
@@ -229,16 +223,16 @@ def _show_branch(branch: Branch, *, json: bool) -> None:
     output.show_result(BRANCH.json(branch), text, json=json)
 
 
-tag_app = typer.Typer(no_args_is_help=True, help="Create, list and delete tags of transactions.")
+tag_app = Typer(no_args_is_help=True, help="Create, list and delete tags of transactions.")
 
-TagArgument = Annotated[str, typer.Argument(metavar="NAME", help="Tag name.")]
+TagArgument = Annotated[str, Argument(metavar="NAME", help="Tag name.")]
 
 
 @tag_app.command("create")
 def create_tag(
     dataset: output.DatasetArgument,
     name: TagArgument,
-    at: Annotated[str, typer.Option("--at", metavar="TXN", help="COMMITTED transaction.")],
+    at: Annotated[str, Option("--at", metavar="TXN", help="COMMITTED transaction.")],
     actor: output.ActorOption = None,
     json: output.JsonOption = False,
 ) -> None:

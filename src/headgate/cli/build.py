@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Self, Unpack
 
-import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 from rich.tree import Tree
+from typer import Argument, Exit, Option, Typer
 
 from headgate import connection
 from headgate.builds.plan import PlanOptions
@@ -204,16 +204,16 @@ class BuildProgress:
 
 
 Targets = Annotated[
-    list[str] | None, typer.Argument(help="Datasets to build, or patterns such as 'gold.*'.")
+    list[str] | None, Argument(help="Datasets to build, or patterns such as 'gold.*'.")
 ]
-All = Annotated[bool, typer.Option("--all", help="Build every dataset that has a JobSpec.")]
-Upstream = Annotated[bool, typer.Option("--upstream", help="Also build all upstream datasets.")]
-Force = Annotated[bool, typer.Option("--force", help="Run fresh jobs too.")]
-Full = Annotated[bool, typer.Option("--full", help="Rerun incremental jobs and read all input.")]
-Create = Annotated[bool, typer.Option("--create", help="Accept a branch that does not exist yet.")]
+All = Annotated[bool, Option("--all", help="Build every dataset that has a JobSpec.")]
+Upstream = Annotated[bool, Option("--upstream", help="Also build all upstream datasets.")]
+Force = Annotated[bool, Option("--force", help="Run fresh jobs too.")]
+Full = Annotated[bool, Option("--full", help="Rerun incremental jobs and read all input.")]
+Create = Annotated[bool, Option("--create", help="Accept a branch that does not exist yet.")]
 Parameters = Annotated[
     list[str] | None,
-    typer.Option("--param", metavar="NAME=VALUE", help="Set a parameter; repeatable."),
+    Option("--param", metavar="NAME=VALUE", help="Set a parameter; repeatable."),
 ]
 
 
@@ -229,10 +229,10 @@ def plan(
     create: Create = False,
     param: Parameters = None,
     graph: Annotated[
-        GraphFormat | None, typer.Option("--graph", help="Print the graph of datasets.")
+        GraphFormat | None, Option("--graph", help="Print the graph of datasets.")
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Show what differs from the last build.")
+        bool, Option("--explain", help="Show what differs from the last build.")
     ] = False,
     json: output.JsonOption = False,
 ) -> None:
@@ -295,29 +295,29 @@ def build(
     create: Create = False,
     param: Parameters = None,
     atomic: Annotated[
-        bool, typer.Option("--atomic", help="Publish all outputs together, after the last job.")
+        bool, Option("--atomic", help="Publish all outputs together, after the last job.")
     ] = False,
     retries: Annotated[
-        int, typer.Option("--retries", min=0, max=output.MAX_COUNT, help="Retries of a failed job.")
+        int, Option("--retries", min=0, max=output.MAX_COUNT, help="Retries of a failed job.")
     ] = 0,
     abort_on_failure: Annotated[
-        bool, typer.Option("--abort-on-failure", help="End the build at the first failure.")
+        bool, Option("--abort-on-failure", help="End the build at the first failure.")
     ] = False,
     wait: Annotated[
-        float, typer.Option("--wait", min=0, help="Seconds to wait for OPEN transactions.")
+        float, Option("--wait", min=0, help="Seconds to wait for OPEN transactions.")
     ] = 0,
     task_key: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--task-key",
             help="Scheduler key; a newer build with the same key cancels the older one.",
         ),
     ] = None,
     on_server: Annotated[
-        bool, typer.Option("--on-server", help="Run the jobs on the workers of the server.")
+        bool, Option("--on-server", help="Run the jobs on the workers of the server.")
     ] = False,
     publish: Annotated[
-        bool, typer.Option("--publish", help="Publish the checked-out commit's JobSpecs first.")
+        bool, Option("--publish", help="Publish the checked-out commit's JobSpecs first.")
     ] = False,
     allow_dirty: output.AllowDirty = False,
     cold: output.ColdOption = False,
@@ -377,7 +377,7 @@ def build(
     else:
         _show_build(chain, outcome.live_jobs(), id=outcome.id, state=outcome.state)
     if code:
-        raise typer.Exit(code)
+        raise Exit(code)
 
 
 def _build_on_server(
@@ -416,7 +416,7 @@ def _build_on_server(
     else:
         _show_build(chain, done["jobs"], id=done["build"], state=done["state"])
     if done["state"] != BuildState.SUCCEEDED:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def _show_build(chain: str, jobs: Sequence[Json], *, id: str, state: str) -> None:
@@ -440,9 +440,7 @@ def _ending_on_terminate() -> Iterator[list[int]]:
         signal.signal(signal.SIGTERM, before)
 
 
-builds_app = typer.Typer(
-    no_args_is_help=True, help="List, show and cancel builds, and print their logs."
-)
+builds_app = Typer(no_args_is_help=True, help="List, show and cancel builds, and print their logs.")
 
 
 @builds_app.command("list")
@@ -489,7 +487,7 @@ def _reason(job: Json) -> str:
 def logs(
     build: str,
     job: Annotated[
-        str | None, typer.Argument(metavar="JOB", help="An output of the job, or its number.")
+        str | None, Argument(metavar="JOB", help="An output of the job, or its number.")
     ] = None,
     json: output.JsonOption = False,
 ) -> None:

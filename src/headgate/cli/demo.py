@@ -129,8 +129,7 @@ class _Zombie:
             ),
         )
         token = secrets.token_urlsafe(32)
-        outputs = {dataset: self._transaction.id}
-        scope = {"branch": _MASTER, "inputs": {}, "outputs": outputs}
+        scope = {"branch": _MASTER, "inputs": {}, "outputs": {dataset: self._transaction.id}}
         set_attempt_scope(hg.database, self._attempt, token=token, scope=scope)
         conf = catalog_conf(
             uri=hg.build_parts.workplace.url,

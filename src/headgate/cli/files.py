@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option, Typer
 
 from headgate import connection
 from headgate.cli import output
@@ -25,14 +25,14 @@ from headgate.store.documents import file_json
 from headgate.store.embedded import Store
 from headgate.store.transactions import ShownFiles, TransactionHandle
 
-app = typer.Typer(no_args_is_help=True, help="Put, get, list and remove files of a dataset.")
+app = Typer(no_args_is_help=True, help="Put, get, list and remove files of a dataset.")
 
 TxnOption = Annotated[
     str | None,
-    typer.Option("--txn", metavar="TXN", callback=output.bare_id, help="OPEN transaction or unit."),
+    Option("--txn", metavar="TXN", callback=output.bare_id, help="OPEN transaction or unit."),
 ]
 AtOption = Annotated[
-    str | None, typer.Option("--at", metavar="TXN", help="COMMITTED transaction to read.")
+    str | None, Option("--at", metavar="TXN", help="COMMITTED transaction to read.")
 ]
 # The whole tree.
 _ALL = "."
@@ -41,10 +41,10 @@ _ALL = "."
 @app.command()
 def put(
     dataset: output.DatasetArgument,
-    local: Annotated[Path, typer.Argument(metavar="LOCAL", help="Local file or directory.")],
+    local: Annotated[Path, Argument(metavar="LOCAL", help="Local file or directory.")],
     path: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="PATH", help="Path in the dataset (default: the file's name); `.` is the root."
         ),
     ] = "",
@@ -69,7 +69,7 @@ def put(
 @app.command()
 def rm(
     dataset: output.DatasetArgument,
-    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Files or directories.")],
+    paths: Annotated[list[str], Argument(metavar="PATH", help="Files or directories.")],
     branch: output.BranchOption = None,
     txn: TxnOption = None,
     actor: output.ActorOption = None,
@@ -89,7 +89,7 @@ def rm(
 @app.command()
 def ls(
     dataset: output.DatasetArgument,
-    path: Annotated[str, typer.Argument(metavar="PATH", help="File or directory.")] = _ALL,
+    path: Annotated[str, Argument(metavar="PATH", help="File or directory.")] = _ALL,
     branch: output.BranchOption = None,
     txn: TxnOption = None,
     at: AtOption = None,
@@ -113,12 +113,8 @@ def ls(
 @app.command()
 def get(
     dataset: output.DatasetArgument,
-    path: Annotated[
-        str, typer.Argument(metavar="PATH", help="File or directory; `.` is the root.")
-    ],
-    local: Annotated[
-        Path, typer.Argument(metavar="LOCAL", help="Local target; /dev/stdout for a pipe.")
-    ],
+    path: Annotated[str, Argument(metavar="PATH", help="File or directory; `.` is the root.")],
+    local: Annotated[Path, Argument(metavar="LOCAL", help="Local target; /dev/stdout for a pipe.")],
     branch: output.BranchOption = None,
     txn: TxnOption = None,
     at: AtOption = None,

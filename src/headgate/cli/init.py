@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from headgate import errors
 from headgate.builds.project import Repository, find_repository
@@ -33,18 +33,16 @@ PRIMARY = "master"
 
 @command
 def init(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Directory of the store.")
-    ] = Path(),
+    directory: Annotated[Path, Argument(metavar="DIR", help="Directory of the store.")] = Path(),
     catalog: Annotated[
-        str, typer.Option("--catalog", help="SQLite file, or postgresql://user@host/name.")
+        str, Option("--catalog", help="SQLite file, or postgresql://user@host/name.")
     ] = CATALOG,
     warehouse: Annotated[
-        str, typer.Option("--warehouse", help="Directory, or s3://bucket/prefix.")
+        str, Option("--warehouse", help="Directory, or s3://bucket/prefix.")
     ] = WAREHOUSE,
     adopt_warehouse: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--adopt-warehouse",
             help="Make a new catalog over a warehouse with data; cleanup waits for a confirmation.",
         ),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import orjson
-import typer
+from typer import Argument, Option, Typer
 
 from headgate.errors import storage_error
 from headgate.files.transfer import Progress as Report
@@ -35,35 +35,33 @@ def bare_id(value: str | None) -> str | None:
 
 
 DatasetArgument = Annotated[
-    str, typer.Argument(metavar="DATASET", help="Dataset name, such as sales.orders.")
+    str, Argument(metavar="DATASET", help="Dataset name, such as sales.orders.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+JsonOption = Annotated[bool, Option("--json", help="Print one JSON document on stdout.")]
 LimitOption = Annotated[
-    int, typer.Option("--limit", min=1, max=MAX_COUNT, help="Maximum number of rows.")
+    int, Option("--limit", min=1, max=MAX_COUNT, help="Maximum number of rows.")
 ]
-BranchOption = Annotated[str | None, typer.Option("--branch", "-b", help="Branch name.")]
+BranchOption = Annotated[str | None, Option("--branch", "-b", help="Branch name.")]
 ContextOption = Annotated[
     str | None,
-    typer.Option("--branch", "-b", help="Branch, chain `a>b`, moment `a@12`, or `txn:ID`."),
+    Option("--branch", "-b", help="Branch, chain `a>b`, moment `a@12`, or `txn:ID`."),
 ]
 FallbackOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--fallback", metavar="A,B", help="Branches to read missing datasets from, in order."
-    ),
+    Option("--fallback", metavar="A,B", help="Branches to read missing datasets from, in order."),
 ]
 ActorOption = Annotated[
-    str | None, typer.Option("--actor", callback=_check_label, help="Record this actor.")
+    str | None, Option("--actor", callback=_check_label, help="Record this actor.")
 ]
 ColdOption = Annotated[
     bool, typer.Option("--cold", help="Start another Spark than that of `headgate spark up`.")
 ]
 AllowDirty = Annotated[
-    bool, typer.Option("--allow-dirty", help="Publish uncommitted changes, marked as not clean.")
+    bool, Option("--allow-dirty", help="Publish uncommitted changes, marked as not clean.")
 ]
 KeyOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--idempotency-key",
         callback=_check_label,
         help="Run a repeated command with this key once.",
@@ -71,9 +69,9 @@ KeyOption = Annotated[
 ]
 
 
-def command(function: Callable[..., None]) -> typer.Typer:
+def command(function: Callable[..., None]) -> Typer:
     """Return the application of a command that has no subcommands."""
-    app = typer.Typer()
+    app = Typer()
     app.command()(function)
     return app
 

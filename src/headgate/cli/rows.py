@@ -6,17 +6,15 @@ import enum
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
+from typer import Argument, Option, Typer
 
 from headgate import connection
 from headgate.cli import output
 from headgate.errors import Invalid
 from headgate.model.names import split_names
-
-if TYPE_CHECKING:
-    from headgate.rows.outcome import Outcome
+from headgate.rows.outcome import Outcome
 
 
 class Engine(enum.StrEnum):
@@ -27,14 +25,14 @@ class Engine(enum.StrEnum):
 
 
 EngineOption = Annotated[
-    Engine, typer.Option("--engine", help="Arrow on this machine, or Spark for large data.")
+    Engine, Option("--engine", help="Arrow on this machine, or Spark for large data.")
 ]
 TimeoutOption = Annotated[
-    float, typer.Option("--timeout", min=0, help="Seconds to retry after concurrent changes.")
+    float, Option("--timeout", min=0, help="Seconds to retry after concurrent changes.")
 ]
 IfHeadOption = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--if-head",
         metavar="DATASET=TXN",
         help="Fail unless the branch shows this transaction; repeatable.",
@@ -43,7 +41,7 @@ IfHeadOption = Annotated[
 
 
 ChainOption = Annotated[
-    str, typer.Option("--branch", "-b", help="Branch, or chain with fallbacks `f>master`.")
+    str, Option("--branch", "-b", help="Branch, or chain with fallbacks `f>master`.")
 ]
 
 
@@ -97,22 +95,20 @@ class Mode(enum.StrEnum):
 def load(
     sources: Annotated[
         list[str],
-        typer.Argument(
-            metavar="DATASET=FILE...", help="File, directory or `-` (stdin); repeatable."
-        ),
+        Argument(metavar="DATASET=FILE...", help="File, directory or `-` (stdin); repeatable."),
     ],
     branch: ChainOption,
     mode: Annotated[
-        Mode, typer.Option("--mode", help="Append, merge by key, or overwrite.")
+        Mode, Option("--mode", help="Append, merge by key, or overwrite.")
     ] = Mode.APPEND,
     engine: EngineOption = Engine.ARROW,
     create: Annotated[
         bool,
-        typer.Option("--create", help="Create missing tables with the columns of their files."),
+        Option("--create", help="Create missing tables with the columns of their files."),
     ] = False,
     primary_key: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--primary-key",
             metavar="DATASET=COLUMNS",
             help="Key of a created table: graph.person=id; repeatable.",
@@ -178,15 +174,13 @@ def _read_sources(sources: list[str]) -> dict[str, list[str]]:
 @output.command
 def merge(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="Branch or COMMITTED transaction to merge from.")
+        str, Argument(metavar="SOURCE", help="Branch or COMMITTED transaction to merge from.")
     ],
-    into: Annotated[str, typer.Option("--into", help="Branch to merge into.")],
+    into: Annotated[str, Option("--into", help="Branch to merge into.")],
     datasets: Annotated[
-        list[str] | None, typer.Option("--datasets", help="Only these datasets: a,b; repeatable.")
+        list[str] | None, Option("--datasets", help="Only these datasets: a,b; repeatable.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show changes and conflicts only.")
-    ] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show changes and conflicts only.")] = False,
     timeout: TimeoutOption = 60.0,
     actor: output.ActorOption = None,
     key: output.KeyOption = None,
@@ -226,10 +220,10 @@ def merge(
 def mutate(
     branch: ChainOption,
     sql: Annotated[
-        str | None, typer.Argument(metavar="SQL", help="Statements, separated by `;`.")
+        str | None, Argument(metavar="SQL", help="Statements, separated by `;`.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="File of statements; `-` is stdin.")
+        Path | None, Option("--file", "-f", help="File of statements; `-` is stdin.")
     ] = None,
     if_head: IfHeadOption = None,
     timeout: TimeoutOption = 60.0,
@@ -284,12 +278,10 @@ _OPTIMIZE_NOTES = {
 @output.command
 def optimize(
     dataset: output.DatasetArgument,
-    branch: Annotated[str, typer.Option("--branch", "-b", help="Branch name.")],
+    branch: Annotated[str, Option("--branch", "-b", help="Branch name.")],
     keep: Annotated[
         int,
-        typer.Option(
-            "--keep-snapshots", min=1, max=output.MAX_COUNT, help="Iceberg snapshots to keep."
-        ),
+        Option("--keep-snapshots", min=1, max=output.MAX_COUNT, help="Iceberg snapshots to keep."),
     ] = 100,
     engine: EngineOption = Engine.ARROW,
     cold: output.ColdOption = False,
@@ -323,11 +315,11 @@ def optimize(
     output.show_result(done.to_json(), text, json=json)
 
 
-schema_app = typer.Typer(
+schema_app = Typer(
     no_args_is_help=True, help="Plan and apply table schemas and constraints from a file."
 )
 
-FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="Schema file in TOML.")]
+FileArgument = Annotated[Path, Argument(metavar="FILE", help="Schema file in TOML.")]
 
 
 @schema_app.command()

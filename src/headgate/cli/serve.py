@@ -12,7 +12,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, BadParameter, Option, Typer, echo
 
 from headgate import connection
 from headgate.cli import output
@@ -35,27 +35,25 @@ class CodeFrom(enum.StrEnum):
 
 def _check_url(value: str | None) -> str | None:
     if value is not None and not re.fullmatch(r"https?://[^/?#@\s]+/?", value):
-        raise typer.BadParameter(f"{value!r} is not an address such as https://headgate.internal")
+        raise BadParameter(f"{value!r} is not an address such as https://headgate.internal")
     return value
 
 
 @output.command
 def serve(
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")
-    ] = 8181,
+    host: Annotated[str, Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, Option("--port", min=1, max=65535, help="Port to listen on.")] = 8181,
     code_from: Annotated[
         CodeFrom,
-        typer.Option("--code-from", help="Lowest role that may publish JobSpecs over HTTP."),
+        Option("--code-from", help="Lowest role that may publish JobSpecs over HTTP."),
     ] = CodeFrom.ADMIN,
     no_builds: Annotated[
         bool,
-        typer.Option("--no-builds", help="Run no builds on the server; clients run their own."),
+        Option("--no-builds", help="Run no builds on the server; clients run their own."),
     ] = False,
     public_url: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--public-url",
             callback=_check_url,
             help="Address of the pages in a browser, if a proxy does not pass on `Host`.",
@@ -76,8 +74,6 @@ def serve(
 
     # The embedded store, even if HEADGATE_URL names a server.
     with Store(load_settings()) as hg:
-        root = f"http://{host}:{port}"
-        announce = partial(_announce, hg, root, json=json)
         serve_store(
             hg,
             host=host,
@@ -85,7 +81,7 @@ def serve(
             code_from=Role(code_from),
             runs_builds=not no_builds,
             public_url=public_url,
-            announce=announce,
+            announce=partial(_announce, hg, f"http://{host}:{port}", json=json),
         )
 
 
@@ -148,23 +144,21 @@ def _write_token(hg: Store, opened: FileIO, file: Path) -> None:
     os.fsync(opened.fileno())
 
 
-token_app = typer.Typer(no_args_is_help=True, help="Create, list and revoke bearer tokens.")
+token_app = Typer(no_args_is_help=True, help="Create, list and revoke bearer tokens.")
 
 
 @token_app.command()
 def create(
-    actor: Annotated[str, typer.Option("--actor", help="Actor of the token.")],
-    role: Annotated[Role, typer.Option("--role", help="Role of the token.")],
+    actor: Annotated[str, Option("--actor", help="Actor of the token.")],
+    role: Annotated[Role, Option("--role", help="Role of the token.")],
     branches: Annotated[
-        str, typer.Option("--branches", help="Branches that it may write: `feature/*,ana/*`.")
+        str, Option("--branches", help="Branches that it may write: `feature/*,ana/*`.")
     ] = "*",
-    reads: Annotated[
-        str, typer.Option("--read", help="Branches that it may read: `main,ana/*`.")
-    ] = "*",
+    reads: Annotated[str, Option("--read", help="Branches that it may read: `main,ana/*`.")] = "*",
     datasets: Annotated[
-        str, typer.Option("--datasets", help="Datasets that it may read and write: `gold.*`.")
+        str, Option("--datasets", help="Datasets that it may read and write: `gold.*`.")
     ] = "*",
-    expires: Annotated[str, typer.Option("--expires", help="30d, 24h or `never`.")] = "30d",
+    expires: Annotated[str, Option("--expires", help="30d, 24h or `never`.")] = "30d",
     json: output.JsonOption = False,
 ) -> None:
     """Create a token. It is printed once; the store keeps only its digest.
@@ -186,7 +180,7 @@ def create(
         output.show_json(made)
         return
     output.note(f"token {made['id']} for {actor} ({role}), shown once:")
-    typer.echo(made["token"])
+    echo(made["token"])
 
 
 @token_app.command("list")
@@ -213,7 +207,7 @@ def list_(json: output.JsonOption = False) -> None:
 
 @token_app.command()
 def revoke(
-    token: Annotated[str, typer.Argument(metavar="ID", help="Token id, from `token list`.")],
+    token: Annotated[str, Argument(metavar="ID", help="Token id, from `token list`.")],
     json: output.JsonOption = False,
 ) -> None:
     """Revoke a token.

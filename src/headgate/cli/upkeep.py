@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Exit, Option
 
 from headgate import connection
 from headgate.catalog import migrate as migrations
@@ -30,26 +30,22 @@ from headgate.upkeep.reachability import Marking
 def cleanup(
     older_than: Annotated[
         str,
-        typer.Option(
-            "--older-than", metavar="AGE", help="Minimum age of deleted data (at least 24h)."
-        ),
+        Option("--older-than", metavar="AGE", help="Minimum age of deleted data (at least 24h)."),
     ] = "7d",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be done, and why.")
-    ] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show what would be done, and why.")] = False,
     engine: Annotated[
         Marking,
-        typer.Option(
+        Option(
             "--engine",
             help="Engine that reads manifests: this process, or Spark. auto: Spark above 512 MiB.",
         ),
     ] = Marking.AUTO,
     confirm_warehouse: Annotated[
         bool,
-        typer.Option("--confirm-warehouse", help="This catalog alone uses the warehouse; go on."),
+        Option("--confirm-warehouse", help="This catalog alone uses the warehouse; go on."),
     ] = False,
     confirm_clock: Annotated[
-        bool, typer.Option("--confirm-clock", help="The clock is right; go on.")
+        bool, Option("--confirm-clock", help="The clock is right; go on.")
     ] = False,
     actor: output.ActorOption = None,
     json: output.JsonOption = False,
@@ -106,7 +102,7 @@ def _show_cleaned(cleaned: Json) -> None:
 @output.command
 def doctor(
     deep: Annotated[
-        bool, typer.Option("--deep", help="Check every row and byte; this may take long.")
+        bool, Option("--deep", help="Check every row and byte; this may take long.")
     ] = False,
     json: output.JsonOption = False,
 ) -> None:
@@ -126,7 +122,7 @@ def _show_report(examined: Json, *, json: bool) -> None:
     else:
         _show_examined(examined)
     if not examined["ok"]:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def _examine(*, deep: bool) -> Json:
@@ -157,7 +153,7 @@ def _show_examined(examined: Json) -> None:
 # --- backups --------------------------------------------------------------------------------
 
 DirectoryArgument = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Directory of the backup, on this machine.")
+    Path, Argument(metavar="DIR", help="Directory of the backup, on this machine.")
 ]
 
 
@@ -185,7 +181,7 @@ def backup(directory: DirectoryArgument, json: output.JsonOption = False) -> Non
             f"of which {made['copied']:,} ({size_text(made['copied_bytes'])}) are new."
         )
     if made["findings"]:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 @output.command
@@ -239,12 +235,10 @@ def _watch(what: str) -> backups.Watch:
 
 @output.command
 def recover(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show what would be done.")] = False,
     clock_was_ahead: Annotated[
         bool,
-        typer.Option(
-            "--clock-was-ahead", help="The clock is right now: set times in the future to now."
-        ),
+        Option("--clock-was-ahead", help="The clock is right now: set times in the future to now."),
     ] = False,
     json: output.JsonOption = False,
 ) -> None:
@@ -270,7 +264,7 @@ def recover(
     else:
         _show_recovered(done, dry_run=dry_run)
     if any(kept["why"] != OWNER_ALIVE for kept in done.kept):
-        raise typer.Exit(4)
+        raise Exit(4)
 
 
 def _show_recovered(done: Recovered, *, dry_run: bool) -> None:

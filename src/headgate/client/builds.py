@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headgate.attempts import LEASE_SECONDS
 from headgate.builds.attempt import JobResult, failed, job_position, log_in, read_log
@@ -34,11 +34,9 @@ from headgate.model.jobspecs import JobSpec, PublishedJobSpec
 from headgate.model.names import check_options, split_names
 from headgate.model.nouns import BuildState, as_json
 from headgate.settings import Settings
+from headgate.spark.engines import SharedJvm
 from headgate.spark.job_protocol import JobOrder
 from headgate.store.documents import Json, to_instant
-
-if TYPE_CHECKING:
-    from headgate.spark.engines import SharedJvm
 
 # --- requests for plans and builds ----------------------------------------------------------
 
@@ -72,10 +70,9 @@ def start_build(
         sent = {**body, "wait_seconds": rest, "where": where, "request_key": key}
         patience = rest + _START_ANSWER_SECONDS
         try:
-            started: Json = http.request(
+            return http.call(
                 "POST", "/builds", body=sent, repeatable=True, timeout_seconds=patience
-            ).document
-            return started
+            )
         except (OpenTransactionAlreadyExists, PlanChanged):
             if time.monotonic() >= deadline:
                 raise
@@ -348,14 +345,10 @@ class ClientBuild:
             "wait_seconds": wait_seconds,
         }
         # Events are numbered, and the rest of the request changes nothing: it is repeatable.
-        answer: Json = self._http.request(
-            "POST",
-            self._where,
-            body=body,
-            repeatable=True,
-            timeout_seconds=wait_seconds + _ANSWER_SECONDS,
-        ).document
-        return answer
+        patience = wait_seconds + _ANSWER_SECONDS
+        return self._http.call(
+            "POST", self._where, body=body, repeatable=True, timeout_seconds=patience
+        )
 
     def _show(self, answer: Json) -> None:
         self._seen = answer["seen"]
@@ -422,7 +415,9 @@ class ClientBuild:
     def _do(self, order: JobOrder, doing: JobRunner, directory: Path) -> None:
         try:
             result = doing.run(order, lambda event: self._sender.send(order.id, event))
-            files = {name: self._tree(put) for name, put in result.files.items()}
+            # One digest for each output of files, however many there are.
+            trees = self._resources().trees
+            files = {name: trees.edit(EMPTY, put=put).root for name, put in result.files.items()}
         except HeadgateError as error:
             result, files = failed(error), {}
         except Exception as error:
@@ -430,10 +425,6 @@ class ClientBuild:
             result, files = JobResult(succeeded=False, error={"message": message}), {}
         self._doing.pop(order.id, None)
         self._sender.end(order.id, result, files, log=_tail(log_in(directory)))
-
-    def _tree(self, put: Any) -> str:
-        """Return the root of an output's files: one digest, however many there are."""
-        return self._resources().trees.edit(EMPTY, put=put).root
 
     def _stop(self, attempt: str) -> None:
         self._dropped.add(attempt)

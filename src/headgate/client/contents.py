@@ -99,8 +99,7 @@ class RemoteObjects:
     # --- many contents per request ----------------------------------------------------------
 
     def find_missing(self, keys: Sequence[str]) -> set[str]:
-        digests = [_content(key) for key in keys]
-        body = {"digests": digests}
+        body = {"digests": [_content(key) for key in keys]}
         answer = self._http.request("POST", "/contents/missing", body=body, repeatable=True)
         return {key_of(digest) for digest in answer.document["missing"]}
 

@@ -19,8 +19,8 @@ from headgate.model.changes import Receipt
 from headgate.model.contexts import is_plain
 from headgate.model.ids import OperationId
 from headgate.model.names import parse_member
-from headgate.store import documents
 from headgate.store.datasets import LEASE_SECONDS, BranchHandle, DatasetHandle
+from headgate.store.documents import BRANCH, DATASET, TAG, TRANSACTION, Json, to_entry, to_instant
 from headgate.store.transactions import CommitsAtExit, ShownFiles, TransactionHandle, UnitHandle
 
 # --- transactions and units -----------------------------------------------------------------
@@ -36,11 +36,11 @@ class _RemoteOpened(CommitsAtExit):
     def _path(self) -> str:
         return f"/transactions/{segment(self.id)}"
 
-    def noun(self) -> documents.Json:
+    def noun(self) -> Json:
         """Read the unit or transaction, and return its JSON document."""
         sent = self.http.get(self._path)
         is_unit = "transactions" in sent
-        return sent if is_unit else documents.TRANSACTION.json(documents.TRANSACTION.parse(sent))
+        return sent if is_unit else TRANSACTION.json(TRANSACTION.parse(sent))
 
     def renew(self) -> None:
         self.http.request("POST", f"{self._path}/renew")
@@ -51,7 +51,7 @@ class _RemoteOpened(CommitsAtExit):
         return Receipt(
             operation=OperationId(sent["operation"]),
             publication=sent["publication"],
-            at=documents.to_instant(sent["at"]),
+            at=to_instant(sent["at"]),
             transactions=sent["receipt"],
             replayed=reply.replayed,
         )
@@ -73,13 +73,11 @@ class RemoteTransactionHandle(_RemoteOpened, TransactionHandle):
     def edit(self, edit: FileEdit) -> None:
         where = f"/files/{segment(str(self.transaction.dataset))}"
         sent = self.http.post(where, txn=self.id, **edit_json(edit))
-        self.transaction = documents.TRANSACTION.parse(sent)
+        self.transaction = TRANSACTION.parse(sent)
 
     def files(self, prefix: str = "") -> list[Entry]:
         where = f"/files/{segment(str(self.transaction.dataset))}"
-        return [
-            documents.to_entry(e) for e in self.http.pages(where, txn=self.id, path=prefix or None)
-        ]
+        return [to_entry(e) for e in self.http.pages(where, txn=self.id, path=prefix or None)]
 
 
 @dataclass
@@ -90,10 +88,10 @@ class RemoteUnitHandle(_RemoteOpened, UnitHandle):
 
     def dataset(self, name: str) -> TransactionHandle:
         sent = self.http.post(f"/units/{segment(self.id)}/transactions", dataset=name)
-        return RemoteTransactionHandle(self.store, documents.TRANSACTION.parse(sent), self.http)
+        return RemoteTransactionHandle(self.store, TRANSACTION.parse(sent), self.http)
 
 
-def edit_json(edit: FileEdit) -> documents.Json:
+def edit_json(edit: FileEdit) -> Json:
     """Return an edit as JSON."""
     return {
         "put": [
@@ -123,7 +121,7 @@ class RemoteDatasetHandle(DatasetHandle):
         return segment(str(self.name))
 
     def load(self) -> nouns.Dataset:
-        return documents.DATASET.parse(self.http.get(f"/datasets/{self.where}"))
+        return DATASET.parse(self.http.get(f"/datasets/{self.where}"))
 
     def create(
         self, kind: str = "table", *, branch: str | None = None, idempotency_key: str | None = None
@@ -141,9 +139,9 @@ class RemoteDatasetHandle(DatasetHandle):
 
     def branches(self) -> list[nouns.Branch]:
         found = self.http.pages("/branches", dataset=str(self.name))
-        return [documents.BRANCH.parse(sent) for sent in found]
+        return [BRANCH.parse(sent) for sent in found]
 
-    def show(self, context: str | None = None, *, rows: int = 0) -> documents.Json:
+    def show(self, context: str | None = None, *, rows: int = 0) -> Json:
         return self.http.get(f"/datasets/{self.where}/content", context=context, rows=rows)
 
     def register(self, location: str, *, branch: str, idempotency_key: str | None = None) -> None:
@@ -157,9 +155,7 @@ class RemoteDatasetHandle(DatasetHandle):
         self.http.publish("POST", f"/datasets/{self.where}/register", idempotency_key, body=body)
 
     def tag(self, name: str, *, at: str) -> nouns.Tag:
-        return documents.TAG.parse(
-            self.http.post("/tags", dataset=str(self.name), name=name, at=at)
-        )
+        return TAG.parse(self.http.post("/tags", dataset=str(self.name), name=name, at=at))
 
     def untag(self, name: str) -> None:
         self.http.request("DELETE", f"/tags/{self.where}/{path_of(name)}")
@@ -203,7 +199,7 @@ class RemoteBranchHandle(BranchHandle):
         return f"/branches/{segment(self._dataset)}/{path_of(self.name)}"
 
     def load(self) -> nouns.Branch:
-        return documents.BRANCH.parse(self.http.get(self._path))
+        return BRANCH.parse(self.http.get(self._path))
 
     def create(
         self,
@@ -230,7 +226,7 @@ class RemoteBranchHandle(BranchHandle):
 
     def reparent(self, under: str | None) -> nouns.Branch:
         body = {"dataset": self._dataset, "branch": self.name, "under": under}
-        return documents.BRANCH.parse(self.http.post("/branches/reparent", **body))
+        return BRANCH.parse(self.http.post("/branches/reparent", **body))
 
     def history(
         self, *, aborted: bool = False, limit: int | None = None
@@ -238,7 +234,7 @@ class RemoteBranchHandle(BranchHandle):
         found = self.http.pages(
             f"/history/{segment(self._dataset)}", limit=limit, branch=self.name, all=aborted
         )
-        return [documents.TRANSACTION.parse(sent) for sent in found]
+        return [TRANSACTION.parse(sent) for sent in found]
 
     def transaction(
         self, type: str = "UPDATE", *, lease_seconds: int = LEASE_SECONDS
@@ -250,7 +246,7 @@ class RemoteBranchHandle(BranchHandle):
             type=parse_member(nouns.TransactionType, type, what="type"),
             lease_seconds=lease_seconds,
         )
-        return RemoteTransactionHandle(self.store, documents.TRANSACTION.parse(sent), self.http)
+        return RemoteTransactionHandle(self.store, TRANSACTION.parse(sent), self.http)
 
     def edit(self, edit: FileEdit, *, idempotency_key: str | None = None) -> Receipt:
         body = {"branch": self.name, **edit_json(edit)}
@@ -262,4 +258,4 @@ class RemoteBranchHandle(BranchHandle):
         return b"".join(self.http.stream(where, branch=self.name, at=at))
 
     def _load_transaction(self, id: str) -> nouns.Transaction:
-        return documents.TRANSACTION.parse(self.http.get(f"/transactions/{segment(id)}"))
+        return TRANSACTION.parse(self.http.get(f"/transactions/{segment(id)}"))

@@ -81,12 +81,15 @@ class HttpClient:
     # --- documents --------------------------------------------------------------------------
 
     def get(self, path: str, /, **params: Any) -> Json:
-        document: Json = self.request("GET", path, params=params).document
-        return document
+        return self.call("GET", path, params=params)
 
     def post(self, path: str, /, **body: Any) -> Json:
         """Send a request that publishes nothing; it is sent only once."""
-        document: Json = self.request("POST", path, body=body).document
+        return self.call("POST", path, body=body)
+
+    def call(self, method: str, path: str, **how: Any) -> Json:
+        """Send one request as `request` does, and return its document."""
+        document: Json = self.request(method, path, **how).document
         return document
 
     def publish(

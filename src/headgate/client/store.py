@@ -1,4 +1,4 @@
-"""A served store: the verbs of a store, each an HTTP request."""
+"""A served store: the verbs of a store, each an HTTP request. See ADR 0039."""
 
 from __future__ import annotations
 
@@ -150,8 +150,7 @@ class RemoteStore(Store):
         return PUBLICATION.parse(self.http.get(f"/log/{number}"))
 
     def status(self, key: str, *, branch: str | None = None, kind: str | None = None) -> Json:
-        operation: Json = self.http.get(f"/status/{segment(key)}", branch=branch, kind=kind)
-        return operation
+        return self.http.get(f"/status/{segment(key)}", branch=branch, kind=kind)
 
     def opened(self, id: str) -> TransactionHandle | UnitHandle:
         sent = self.http.get(f"/transactions/{segment(id)}")
@@ -211,8 +210,7 @@ class RemoteStore(Store):
         return self.http.publish("POST", "/branches/restore", idempotency_key, body=body).receipt
 
     def cancel_build(self, id: str) -> Json:
-        record: Json = self.http.request("POST", f"/builds/{segment(id)}/cancel").document
-        return record
+        return self.http.call("POST", f"/builds/{segment(id)}/cancel")
 
     def create_token(
         self,
@@ -236,8 +234,7 @@ class RemoteStore(Store):
         )
 
     def revoke_token(self, id: str) -> Json:
-        record: Json = self.http.request("DELETE", f"/tokens/{segment(id)}").document
-        return record
+        return self.http.call("DELETE", f"/tokens/{segment(id)}")
 
     clean_up = _posted(Store.clean_up, "/cleanup")
 

@@ -52,10 +52,9 @@ class RemoteAttempts:
         self._post(f"{_ATTEMPTS}/end", {"secret": held.secret, "state": state})
 
     def _post(self, path: str, body: Json) -> Json:
-        answer: Json = self._http.request(
+        return self._http.call(
             "POST", path, body=body, repeatable=True, timeout_seconds=_ANSWER_SECONDS
-        ).document
-        return answer
+        )
 
 
 class RemoteWorkspaces:
@@ -114,10 +113,7 @@ class RemoteWorkspaces:
 
     def _load(self, workspace: ports.WorkspaceRef) -> Json:
         asked = {"branch": workspace.branch, "ref": workspace.ref}
-        found: Json = self._http.get(
-            _where(workspace), **asked, read_only=workspace.read_only or None
-        )
-        return found
+        return self._http.get(_where(workspace), **asked, read_only=workspace.read_only or None)
 
 
 class RemoteTables:

@@ -283,8 +283,7 @@ class _Turn:
 
     def queue(self, branch: BranchId) -> None:
         """Take a ticket, behind the writers of all processes."""
-        left = max(0.0, self._deadline - time.monotonic())
-        self.line = Line(self._database, seconds=left)
+        self.line = Line(self._database, seconds=max(0.0, self._deadline - time.monotonic()))
         self.line.join([branch])
 
     def leave(self) -> None:

@@ -125,8 +125,7 @@ def file_mode(status: os.stat_result) -> Mode:
 def hash_file(source: Path) -> tuple[Digest, int]:
     """Return digest and size of the file as it is now; raise `FileChanged` if it became a link."""
     with storage_errors(source), os.fdopen(open_file(source), "rb", 0) as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return Digest(digest), file.tell()
+        return Digest(hashlib.file_digest(file, "sha256").hexdigest()), file.tell()
 
 
 # --- upload ---------------------------------------------------------------------------------

@@ -163,8 +163,7 @@ def get_config(
             context="", reason="the catalog property 'warehouse' is not set"
         )
     context = contexts.parse_context(warehouse)
-    caller = authorize(context, Action.READ)
-    service.limited_to(caller.policy).catalog.check_context(context)
+    service.limited_to(authorize(context, Action.READ).policy).catalog.check_context(context)
     overrides = {
         "prefix": contexts.encode_prefix(context, client=secrets.token_hex(8)),
         # Statements then load with the parameter `snapshots`, a refresh inside a commit without.
@@ -403,8 +402,7 @@ def _raw_path(scope: Scope) -> str:
     Decoding comes after splitting: `%2F` and `%1F` may be inside a name.
     """
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
-    text = raw.decode("latin-1").partition("?")[0]
-    return text.removeprefix(scope.get("root_path", ""))
+    return raw.decode("latin-1").partition("?")[0].removeprefix(scope.get("root_path", ""))
 
 
 def _is_authenticated(error: errors.HeadgateError, token: str | None) -> bool:

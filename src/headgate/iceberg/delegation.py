@@ -43,7 +43,7 @@ _S3 = "s3://"
 
 @dataclass(frozen=True, kw_only=True)
 class Delegation:
-    """How a store gives clients access to its bucket."""
+    """Access that a store gives its clients to its bucket."""
 
     site: Site
     modes: tuple[str, ...]

@@ -338,10 +338,6 @@ class ServedVersions:
 # The service
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def _record_nothing(caller: Caller, action: Action, refusal: Denied) -> None:
     """An embedded endpoint keeps no audit log."""
 
@@ -370,7 +366,7 @@ class Service:
     served: ServedVersions = field(default_factory=ServedVersions)
     # Turns of the clients whose appends met others.
     appends: Turns = field(default_factory=Turns)
-    now_ms: Callable[[], int] = _now_ms
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
     def limited_to(self, policy: ReadPolicy | None) -> Service:
         """Return the endpoint as a token with this policy sees it."""
@@ -546,8 +542,7 @@ def exists(service: Service, request: Request, kind: DatasetKind) -> Reply:
 def drop(service: Service, request: Request, kind: DatasetKind) -> Reply:
     """Remove a table or view from the context's branch; files stay, since branches share them."""
     # With `purgeRequested` too: other branches may show the table, and retention deletes its files.
-    found = resolve(service, request, request.name_of(kind), kind)
-    service.catalog.drop(request, found)
+    service.catalog.drop(request, resolve(service, request, request.name_of(kind), kind))
     return NO_CONTENT
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from headgate import errors
 from headgate.catalog import datasets as catalog
@@ -18,6 +18,7 @@ from headgate.catalog.operations import claim_operation, do_once, find_by_key, r
 from headgate.catalog.publish import publish_prepared
 from headgate.catalog.units import open_in_unit, renew_unit, renew_unit_in
 from headgate.model import nouns
+from headgate.model.access import ReadPolicy
 from headgate.model.changes import (
     Caller,
     Change,
@@ -43,9 +44,6 @@ from headgate.model.rules import Verdict, carried_facts
 from headgate.tables.creation import read_external_metadata, register_metadata
 from headgate.tables.metadata import Metadata
 from headgate.tables.versions import TableVersions
-
-if TYPE_CHECKING:
-    from headgate.model.access import ReadPolicy
 
 Namespace = tuple[str, ...]
 

@@ -72,8 +72,7 @@ def replace_view(service: Service, request: Request) -> Reply:
     tries = _TRIES if isinstance(request.context, BranchContext) else 1
     for losses in range(tries):
         try:
-            made = _replace(service, request)
-            return _reply(read_applied(service, made))
+            return _reply(read_applied(service, _replace(service, request)))
         except errors.ViewConflict:
             if losses + 1 == tries:
                 raise

@@ -81,7 +81,7 @@ _DATASET = re.compile(r"[\w-]+(\.[\w-]+)+")
 
 @dataclass(frozen=True, kw_only=True)
 class ReadPolicy:
-    """What a limited token may read: the branches and datasets that match its patterns."""
+    """Read rights of a limited token: the branches and datasets that match its patterns."""
 
     actor: str
     role: Role
@@ -170,7 +170,7 @@ class Grant:
 
     @property
     def policy(self) -> ReadPolicy | None:
-        """What the token may read; None if it may read everything."""
+        """Read rights of the token; None if it may read everything."""
         if "*" in self.reads and "*" in self.datasets:
             return None
         return ReadPolicy(
@@ -179,7 +179,7 @@ class Grant:
 
     @property
     def is_limited(self) -> bool:
-        """Whether a pattern limits what the token may read or write."""
+        """True if a pattern limits what the token may read or write."""
         return self.policy is not None or "*" not in self.branches
 
 

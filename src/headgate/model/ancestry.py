@@ -146,8 +146,7 @@ def first_bad_pair(
     chain: Sequence[str], branches: Mapping[str, BranchRecord]
 ) -> tuple[str, str] | None:
     """Return the first neighbours in the chain, of existing branches, that break the ancestry."""
-    existing = [name for name in chain if name in branches]
-    for nearer, farther in pairwise(existing):
+    for nearer, farther in pairwise([name for name in chain if name in branches]):
         if branches[nearer].parent != farther and farther not in ancestors_of(nearer, branches):
             return nearer, farther
     return None
@@ -159,11 +158,10 @@ def require_compatible(
     """Raise if the chain does not follow the dataset's ancestry."""
     pair = first_bad_pair(chain, branches)
     if pair is not None:
-        ancestry = [pair[0], *ancestors_of(pair[0], branches)]
         raise AncestryViolated(
             dataset=str(dataset),
             chain=chain,
-            ancestry=ancestry,
+            ancestry=[pair[0], *ancestors_of(pair[0], branches)],
             pair=pair,
             below=pair[0] in ancestors_of(pair[1], branches),
         )

@@ -16,7 +16,7 @@ class OnDelete(enum.StrEnum):
 
 
 class Enforce(enum.StrEnum):
-    """What happens to a commit of an engine that violates the constraints of a table."""
+    """Treatment of a commit of an engine that violates the constraints of a table."""
 
     REJECT = "reject"
     # The transaction is marked.

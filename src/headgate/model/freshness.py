@@ -2,6 +2,7 @@
 
 A job's fingerprint is everything that determines the content of its outputs: logic, parameters and
 inputs. Freshness and holds compare the fingerprints' inputs keys, adoption their build keys.
+See ADR 0007.
 """
 
 from __future__ import annotations
@@ -11,16 +12,13 @@ import enum
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from headgate.errors import InputNotFound, InvalidParameter
 from headgate.model import ids, incrementality
 from headgate.model.ids import ContentId, Instant, TransactionId, digest
-from headgate.model.jobspecs import FRESH_NEVER, InputSpec, JobSpec, ParameterSpec
+from headgate.model.jobspecs import FRESH_NEVER, InputSpec, Job, JobSpec, ParameterSpec
 from headgate.model.nouns import DatasetName, Json, TransactionType, as_json
-
-if TYPE_CHECKING:
-    from headgate.model.jobspecs import Job
 
 Value = str | int | float | bool
 _BOOLEANS = {"true": True, "false": False}
@@ -240,7 +238,6 @@ class Past(incrementality.Histories, Protocol):
 
     def base(self, output: DatasetName, /) -> incrementality.Base:
         """Return the state of an output on the branch that the build writes."""
-        ...
 
 
 class NoPast:

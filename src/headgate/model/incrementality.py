@@ -2,6 +2,7 @@
 
 It does if the newest build in the history of its outputs recorded its inputs, these are still in
 the inputs' history, and nothing that was read then has been overwritten or removed since.
+See ADR 0025.
 """
 
 from __future__ import annotations
@@ -116,7 +117,6 @@ class Histories(Protocol):
 
     def since(self, last: TransactionId, head: TransactionId, /) -> tuple[Change, ...] | None:
         """Return the changes after `last` up to `head`, oldest first; None if not an ancestor."""
-        ...
 
 
 Answers = Mapping[Question, Answer]

@@ -40,57 +40,45 @@ class ObjectStore(Protocol):
     @property
     def url(self) -> str:
         """The store's location without a trailing slash: `{url}/{key}` is an object's location."""
-        ...
 
     def put(self, key: str, data: bytes) -> bool:
         """Create the object; return False, and change nothing, if the key exists."""
-        ...
 
     def put_file(self, key: str, source: Path, *, sha256: str | None = None) -> bool:
         """Like `put`, streaming; with `sha256`, only if the file still has this digest."""
-        ...
 
     def put_hashed(self, source: Path, key_of: Callable[[str], str]) -> tuple[str, int]:
         """Store the file under the key of its SHA-256 digest; return the digest and the size.
 
         The stored object has this digest even if the file changes during the call.
         """
-        ...
 
     def replace(self, key: str, data: bytes) -> None:
         """Write the object, also over an existing one; the last writer wins."""
-        ...
 
     def get(self, key: str) -> bytes:
         """Return the whole object, or raise `ObjectNotFound`."""
-        ...
 
     def stream(self, key: str) -> Iterator[bytes]:
         """Return the object in chunks, or raise `ObjectNotFound`."""
-        ...
 
     def local_path(self, key: str) -> Path | None:
         """Return the object's path on local disk, existing or not; None in every other store."""
-        ...
 
     def find(self, key: str) -> ObjectInfo | None:
         """Return the object's size and time, or None if it does not exist."""
-        ...
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Return every object below the directory `prefix`, in any order."""
-        ...
 
     def sync(self, keys: Sequence[str]) -> None:
         """Make objects durable that other programs wrote; raise `ObjectNotFound` if one is missing.
 
         A store in which every object is durable once it exists does nothing.
         """
-        ...
 
     def delete(self, keys: Iterable[str]) -> None:
         """Remove the objects; a missing key is not an error."""
-        ...
 
 
 @runtime_checkable
@@ -99,16 +87,12 @@ class BatchStore(Protocol):
 
     def note_tree(self, key: str) -> None:
         """Note that the next objects belong to the tree of files with this root."""
-        ...
 
     def find_missing(self, keys: Sequence[str]) -> set[str]:
         """Return the keys that have no object."""
-        ...
 
     def get_many(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         """Return objects as they arrive; for the keys left out, `get` raises the reason."""
-        ...
 
     def put_many(self, objects: Mapping[str, bytes]) -> None:
         """Like `put` for each object."""
-        ...

@@ -65,7 +65,7 @@ class ChangedTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a publication must check and record, once its rows are validated."""
+    """Facts that a publication must check and record, once its rows are validated."""
 
     # The tables that validation read and the publication does not write.
     reads: tuple[ReadView, ...] = ()

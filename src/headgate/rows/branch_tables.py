@@ -42,7 +42,7 @@ class BranchTable:
 
     @property
     def is_new(self) -> bool:
-        """Whether the publication is to create the dataset."""
+        """True if the publication is to create the dataset."""
         return self.dataset.created_at == 0
 
     @property

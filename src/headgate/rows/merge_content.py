@@ -1,4 +1,4 @@
-"""Three-way merges of a table's schema, and of file trees by path."""
+"""Three-way merges of a table's schema, and of file trees by path. See ADR 0010."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class _Commit:
 
     @property
     def is_known(self) -> bool:
-        """Whether the rows before the commit are known to satisfy the constraints after it."""
+        """True if the rows before the commit are known to satisfy the constraints after it."""
         if self.before is None or current_snapshot(self.before) is None:
             return True
         held = self.shown is not None and keys_hold(self.shown)
@@ -69,7 +69,7 @@ class _Commit:
 
     @property
     def changes_rows(self) -> bool:
-        """Whether rows are added or removed; a rewrite of files by an engine is believed."""
+        """True if rows are added or removed; a rewrite of files by an engine is believed."""
         effect = effect_between(self.before, self.after)
         return effect.replaces or bool(effect.operations - {"replace"})
 
@@ -80,7 +80,7 @@ class _Commit:
 
     @property
     def state(self) -> str:
-        """What is known of the rows afterwards, if there is no violation."""
+        """State that is known of the rows afterwards, if there is no violation."""
         is_checked = self.enforced is not Enforce.OFF or not self.changes_rows
         return HOLD if self.is_known and is_checked else UNKNOWN
 

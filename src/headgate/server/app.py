@@ -230,9 +230,8 @@ def _add_health(app: FastAPI, store: Store) -> None:
 
 def _refuse_outside(location: str) -> bytes:
     """Raise: a client must not make the server read files for it; an admin registers tables."""
-    name = Path(location).name
     raise OutsideUnread(
-        where=name,
+        where=Path(location).name,
         reason="this entrance reads no files for a client; an admin uses `headgate dataset "
         "register`",
     )

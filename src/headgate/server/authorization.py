@@ -1,6 +1,7 @@
 """Authorization of requests to a served store.
 
 People use tokens, jobs the tokens of their attempts. Denied requests are recorded as events.
+See ADR 0041.
 """
 
 from __future__ import annotations
@@ -209,8 +210,7 @@ class ServedTokens:
                 grant.policy.require_branches(context.chain)
             authorize(grant, operation, written=written)
         except Denied as refusal:
-            branch = next(iter(written), None)
-            self._authority.note(grant, operation, refusal, branch=branch)
+            self._authority.note(grant, operation, refusal, branch=next(iter(written), None))
             raise
         return Caller(
             actor=grant.actor,

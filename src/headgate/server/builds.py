@@ -9,19 +9,16 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headgate import errors
 from headgate.attempts import LEASE_SECONDS
 from headgate.builds.client_jobs import ClientJobs
+from headgate.builds.report import BuildOutcome, JobStatus, Watch
 from headgate.catalog.database import PLACE, Suspended, Wait, kept_in_place
 from headgate.model.ids import BuildId, mint_build
 from headgate.store.documents import Json
 from headgate.store.embedded import Store
-
-if TYPE_CHECKING:
-    from headgate.builds.report import BuildOutcome, JobStatus, Watch
-
 
 # State of one build
 

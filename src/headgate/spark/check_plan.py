@@ -351,8 +351,7 @@ def _violation_phrases(condition: Expectation) -> tuple[str, str]:
     """Return the predicate of rows that violate a condition, in plural and singular."""
     if condition.subject is None:
         return f"break {condition}", f"breaks {condition}"
-    subject = replace(condition.subject, group_by=())
-    phrase = _violation_phrase(condition, subject)
+    phrase = _violation_phrase(condition, replace(condition.subject, group_by=()))
     return f"have {phrase}", f"has {phrase}"
 
 

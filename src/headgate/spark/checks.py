@@ -478,8 +478,7 @@ def _extremes(frame: Any, samplings: list[_Sampling]) -> Any:
         values = functions.struct(*_ordered(frame, sampling))
         picked.append(pick(functions.when(sampling.fails, values)).alias(name))
         number = functions.lit(sampling.number).alias("number")
-        texts = _texts(name, len(sampling.values)).alias("texts")
-        rows.append(functions.struct(number, texts))
+        rows.append(functions.struct(number, _texts(name, len(sampling.values)).alias("texts")))
     return frame.agg(*picked).select(functions.inline(functions.array(*rows)))
 
 

@@ -273,7 +273,6 @@ class StorageRequest:
 
     def signed(self, site: Site, at: datetime) -> dict[str, Any]:
         """Return the reply to the client: the address as signed, and the headers to add."""
-        payload = self.headers.get("x-amz-content-sha256", UNSIGNED)
         added = sign(
             site.keys,
             method=self.method,
@@ -281,7 +280,7 @@ class StorageRequest:
             path=self.path,
             query=self.query,
             headers=self.headers,
-            payload=payload,
+            payload=self.headers.get("x-amz-content-sha256", UNSIGNED),
             region=site.region,
             service="s3",
             at=at,

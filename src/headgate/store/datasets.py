@@ -23,17 +23,10 @@ from headgate.files import edits
 from headgate.files.transfer import LocalFile, Progress, scan, upload
 from headgate.files.tree import Entry
 from headgate.iceberg.table_catalog import Idempotency, TableCatalog, Write, operation_key, register
-from headgate.model import nouns
+from headgate.model import names, nouns
 from headgate.model.changes import Receipt, request_hash
 from headgate.model.contexts import BranchContext, UnitContext, is_plain, parse_context
 from headgate.model.ids import mint_content, mint_version
-from headgate.model.names import (
-    DatasetName,
-    check_branch_name,
-    check_lease_seconds,
-    check_limit,
-    parse_member,
-)
 from headgate.storage.address import open_outside, read_outside
 from headgate.store.documents import TRANSACTION, Json, dataset_json, file_json
 from headgate.store.transactions import ShownFiles, StoreBase, TransactionHandle, UnitHandle
@@ -167,7 +160,7 @@ class DatasetHandle:
     """A dataset by name; it does not have to exist yet."""
 
     store: StoreBase
-    name: DatasetName
+    name: names.DatasetName
 
     def load(self) -> nouns.Dataset:
         """Return the dataset, or raise `DatasetNotFound`."""
@@ -191,7 +184,7 @@ class DatasetHandle:
         :param idempotency_key: a repeated call with the same key changes nothing.
         """
         root = branch or self.store.settings.builds.branch
-        chosen = parse_member(nouns.DatasetKind, kind, what="kind of dataset")
+        chosen = names.parse_member(nouns.DatasetKind, kind, what="kind of dataset")
         self.store.once(
             idempotency_key,
             "dataset-create",
@@ -220,7 +213,7 @@ class DatasetHandle:
             dataset without that branch then shows nothing, and raises no error.
         :param rows: number of rows, or of paths of a files dataset, to include.
         """
-        check_limit(rows)
+        names.check_limit(rows)
         where = parse_context(context or self.store.settings.builds.branch)
         find = load_shown if context else find_shown
 
@@ -248,7 +241,7 @@ class DatasetHandle:
         """
         store, options = self.store, self.store.settings.environ
         write = Write(
-            caller=store.caller, context=BranchContext(chain=(check_branch_name(branch),))
+            caller=store.caller, context=BranchContext(chain=(names.check_branch_name(branch),))
         )
         if idempotency_key:
             request = {"dataset": str(self.name), "metadata-location": location}
@@ -278,9 +271,8 @@ class DatasetHandle:
 
         :param at: id of the transaction.
         """
-        caller = self.store.caller
         return dataset_verbs.create_tag(
-            self.store.database, self.load(), name, at=at, caller=caller
+            self.store.database, self.load(), name, at=at, caller=self.store.caller
         )
 
     def untag(self, name: str) -> None:
@@ -450,7 +442,7 @@ class BranchHandle:
         :param aborted: include the transactions that were aborted on this branch.
         :param limit: maximum number of transactions; all of them by default.
         """
-        check_limit(limit)
+        names.check_limit(limit)
         return self.store.database.read(
             lambda c: list_history(c, self._load_in(c), aborted=aborted, limit=limit)
         )
@@ -466,13 +458,14 @@ class BranchHandle:
         :param type: `SNAPSHOT`, `APPEND`, `UPDATE` or `DELETE`.
         :param lease_seconds: time without use after which another writer may take over.
         """
-        check_lease_seconds(lease_seconds)
+        names.check_lease_seconds(lease_seconds)
         branch = self.load()
         [opened] = open_transactions(
             self.store.database,
             [
                 Opening(
-                    branch=branch.id, type=parse_member(nouns.TransactionType, type, what="type")
+                    branch=branch.id,
+                    type=names.parse_member(nouns.TransactionType, type, what="type"),
                 )
             ],
             Opener(caller=self.store.caller, lease_seconds=lease_seconds),
@@ -534,8 +527,7 @@ class BranchHandle:
 
         :param at: id of a COMMITTED transaction to read in place of the view of the branch.
         """
-        shown = self.dataset.shown(branch=self.name, at=at)
-        return self.store.trees.read(shown.find(path))
+        return self.store.trees.read(self.dataset.shown(branch=self.name, at=at).find(path))
 
     def view(self, *, at: str | None = None) -> nouns.Transaction | None:
         """Return the newest COMMITTED transaction of the branch; None if it has none.

@@ -310,9 +310,8 @@ def to_receipt(sent: Json, *, replayed: bool) -> Receipt:
 
 def event_json(event: Mapping[str, Any]) -> Json:
     """Return the document of an event: the shape of a publication, with the facts of the event."""
-    facts = {key: value for key, value in event.items() if key != "at"}
     return {
-        **facts,
+        **{key: value for key, value in event.items() if key != "at"},
         "publication": event.get("publication"),
         "at": instant_text(event["at"]),
         "operation": event.get("operation"),

@@ -1,7 +1,7 @@
 """An embedded store: `Store` wires the parts from the settings and has every verb.
 
 Its verbs are grouped in the classes `StoreQueries` (reads), `TaskVerbs` (tasks) and `AdminVerbs`
-(changes of the store as a whole).
+(changes of the store as a whole). See ADR 0003.
 """
 
 from __future__ import annotations
@@ -110,9 +110,7 @@ class TaskVerbs(StoreBase):
         from headgate.lakefs.endpoint import connect  # noqa: PLC0415  (slow)
 
         lakefs = connect(self.settings)
-        from headgate.tasks.lakefs_store import (  # noqa: PLC0415  (optional: pydantic, its SDK)
-            LakeFSWorkspaces,
-        )
+        from headgate.tasks.lakefs_store import LakeFSWorkspaces  # noqa: PLC0415  (optional: pydantic, its SDK)
 
         return LakeFSWorkspaces(self.database, lakefs, self._content_cache)
 
@@ -134,9 +132,7 @@ class TaskVerbs(StoreBase):
 
     @cached_property
     def _files_workspaces(self) -> ports.WorkspaceStore:
-        from headgate.tasks.files_store import (  # noqa: PLC0415  (optional: pydantic)
-            FilesWorkspaces,
-        )
+        from headgate.tasks.files_store import FilesWorkspaces  # noqa: PLC0415  (optional: pydantic)
 
         return FilesWorkspaces(self.database, self.trees, self._content_cache)
 
@@ -462,10 +458,7 @@ class Store(StoreQueries, AdminVerbs):
         return self._spark.get()
 
     def _open_spark(self) -> StoreSpark:
-        from headgate.spark.workplace import (  # noqa: PLC0415  (slow: HTTP, Spark)
-            StoreSpark,
-            open_endpoint,
-        )
+        from headgate.spark.workplace import StoreSpark, open_endpoint  # noqa: PLC0415  (slow: HTTP, Spark)
 
         endpoint = open_endpoint(self.settings, self.database, self.tables, self.rules)
         return StoreSpark(self.settings, endpoint, self.scratch, self._shared_jvm)
@@ -474,10 +467,7 @@ class Store(StoreQueries, AdminVerbs):
     def build_parts(self) -> Parts:
         """Parts that builds use."""
         from headgate.builds.attempt import Parts  # noqa: PLC0415  (slow)
-        from headgate.spark.workplace import (  # noqa: PLC0415  (slow: HTTP, Spark)
-            Workplace,
-            open_endpoint,
-        )
+        from headgate.spark.workplace import Workplace, open_endpoint  # noqa: PLC0415  (slow: HTTP, Spark)
 
         return Parts(
             settings=self.settings,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from headgate.builds.attempt import job_key
+from headgate.builds.plan import BuildOptions
 from headgate.catalog import overview, records
 from headgate.catalog.attempts import list_attempts
 from headgate.catalog.builds import list_builds, load_build
@@ -22,9 +22,6 @@ from headgate.model.jobspecs import PublishedJobSpec
 from headgate.model.names import parse_dataset_name
 from headgate.store.documents import Json, build_json, jobspec_json
 from headgate.store.transactions import StoreBase
-
-if TYPE_CHECKING:
-    from headgate.builds.plan import BuildOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -276,11 +276,7 @@ class Rows:
         :param how: options of :class:`RowOptions`.
         """
         with _needing_extra():
-            from headgate.rows.optimize import (  # noqa: PLC0415  (an optional extra)
-                optimize,
-                rewrite_in_memory,
-                spark_rewrite,
-            )
+            from headgate.rows.optimize import optimize, rewrite_in_memory, spark_rewrite  # noqa: PLC0415  (an optional extra)
         _check_engine(engine)
         request = self._request("optimize", branch, {"dataset": dataset}, how)
         return optimize(

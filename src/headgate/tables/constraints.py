@@ -2,7 +2,7 @@
 
 Columns are stored by field id, so that a renamed column keeps its constraints. A table also
 lists the datasets that refer to it: without the list, a delete would have to read the
-constraints of every table of the branch.
+constraints of every table of the branch. See ADR 0029.
 """
 
 from __future__ import annotations
@@ -99,10 +99,10 @@ def is_ruled(metadata: Metadata) -> bool:
 
 
 def enforcement_of(metadata: Metadata) -> Enforce:
-    """Return what happens to a commit of an engine that violates the constraints.
+    """Return the treatment of a commit of an engine that violates the constraints.
 
-    The default is `reject` where a schema file declared them. A key that an engine declared binds
-    nobody: to Iceberg, identifier fields are a hint.
+    The default is `reject` where a schema file declared them. A key that an engine declared does
+    not bind: to Iceberg, identifier fields are a hint.
     """
     properties = metadata.get("properties") or {}
     if ENFORCE_PROPERTY not in properties:

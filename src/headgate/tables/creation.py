@@ -304,5 +304,4 @@ def _with_main(metadata: Metadata) -> Metadata:
     if current is None or current == -1:
         kept = {key: value for key, value in metadata.items() if key != "current-snapshot-id"}
         return {**kept, "refs": refs}
-    main = {"snapshot-id": current, "type": "branch"}
-    return {**metadata, "refs": {MAIN: main, **refs}}
+    return {**metadata, "refs": {MAIN: {"snapshot-id": current, "type": "branch"}, **refs}}

@@ -168,8 +168,7 @@ def _compare_part(
     changes.added_rows += _rows_at(new, come[: samples - len(changes.added_rows)])
     shown = pairs[: samples - len(changes.changed_rows)]
     olds = _rows_at(old, [at for at, _ in shown])
-    news = _rows_at(new, [at for _, at in shown])
-    for one, other in zip(olds, news, strict=True):
+    for one, other in zip(olds, _rows_at(new, [at for _, at in shown]), strict=True):
         changes.changed_rows.append(_changed(before, after, one, other))
 
 
@@ -244,8 +243,7 @@ def _distribute(batch: pa.RecordBatch, parts: int) -> Iterator[tuple[int, pa.Rec
     """Cut the batch into parts by a hash that is the same in every process."""
     keys: list[Any] = batch.column(batch.num_columns + _KEY).to_pylist()
     places = pa.array([zlib.crc32(key) % parts for key in keys], pa.int32())
-    order = pc.sort_indices(places)
-    sorted_rows = batch.take(order)
+    sorted_rows = batch.take(pc.sort_indices(places))
     start = 0
     for count in sorted(pc.value_counts(places).to_pylist(), key=lambda found: found["values"]):
         yield count["values"], sorted_rows.slice(start, count["counts"])

@@ -1,7 +1,7 @@
 """New snapshots of a table, written without a JVM: data files, manifests, and the next metadata.
 
 Nothing here commits: the result is a value, and `publish` shows its version or never does.
-Needs the extras `arrow` and, for bucketed tables, `mutations`.
+Needs the extras `arrow` and, for bucketed tables, `mutations`. See ADR 0031.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Commits of a table: updates and requirements of the Iceberg REST protocol, as pure functions.
 
 An update takes the metadata in a `State` and returns the next one; a requirement takes the
-metadata and returns the expected and the actual value.
+metadata and returns the expected and the actual value. See ADR 0006.
 """
 
 from __future__ import annotations
@@ -571,8 +571,7 @@ _NUMBERS = {
 
 def _number(metadata: Metadata, requirement: Json) -> tuple[object, object]:
     kind: str = requirement["type"]
-    expected = read_int(requirement, kind.removeprefix("assert-"))
-    return expected, metadata.get(_NUMBERS[kind])
+    return read_int(requirement, kind.removeprefix("assert-")), metadata.get(_NUMBERS[kind])
 
 
 REQUIREMENTS: dict[str, Requirement] = {

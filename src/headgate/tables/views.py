@@ -216,8 +216,7 @@ def _expire(state: State, size: str) -> Metadata:
     if not size.isdecimal() or int(size) < 1:
         raise impossible(f"{_HISTORY_SIZE}={size}", "it must be a positive integer")
     metadata = state.metadata
-    current = metadata["current-version-id"]
-    always = state.added_ids | {current}
+    always = state.added_ids | {metadata["current-version-id"]}
     newest = sorted((one["version-id"] for one in metadata["versions"]), reverse=True)
     others = [id for id in newest if id not in always]
     kept = always | set(others[: max(0, int(size) - len(always))])

@@ -173,12 +173,11 @@ class AttemptLog:
         try:
             yield facts
         except BaseException as error:
-            seconds = round(time.perf_counter() - began, 3)
             self.write(
                 "step failed",
                 level="warning",
                 step=name,
-                seconds=seconds,
+                seconds=round(time.perf_counter() - began, 3),
                 error=type(error).__name__,
                 **facts,
             )

@@ -89,8 +89,7 @@ def _tasks_of(module: ModuleType) -> tuple[TaskDefinition, ...]:
         definition = getattr(value, "__dict__", {}).get(DEFINITION)
         if not isinstance(definition, TaskDefinition):
             continue
-        known = found.setdefault(definition.name, definition)
-        if known is not definition:
+        if found.setdefault(definition.name, definition) is not definition:
             raise definition.location.error(f"{module.__name__} has two tasks {definition.name!r}")
     return tuple(sorted(found.values(), key=lambda task: (task.location.file, task.location.line)))
 

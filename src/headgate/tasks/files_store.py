@@ -38,7 +38,7 @@ from headgate.model.changes import (
 )
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.names import check_task_key, parse_dataset_name
-from headgate.tasks import ports
+from headgate.tasks.ports import AttemptHandle, Head, Identity, Publication, Staged, WorkspaceRef
 
 # Provenance of a publication by a task.
 _TASK_KEY = "task_key"
@@ -52,7 +52,7 @@ class WorkspaceBytes:
         self._contents = private_copy.LocalContents(trees.objects, cache)
 
     def download(
-        self, workspace: ports.WorkspaceRef, root: Digest, target: Path, progress: Progress | None
+        self, workspace: WorkspaceRef, root: Digest, target: Path, progress: Progress | None
     ) -> private_copy.PrivateCopy:
         prefix = workspace.prefix
         entries = list(self._trees.walk(root, prefix))
@@ -65,11 +65,11 @@ class WorkspaceBytes:
 
     def stage(
         self,
-        workspace: ports.WorkspaceRef,
+        workspace: WorkspaceRef,
         root: Digest,
         changes: private_copy.Changes,
         progress: Progress | None,
-    ) -> ports.Staged:
+    ) -> Staged:
         prefix = workspace.prefix
         stored = counted(self._stored(changes.put), progress)
         edited = self._trees.edit(
@@ -77,9 +77,7 @@ class WorkspaceBytes:
             put=[replace(entry, path=_path(prefix, entry.path)) for entry in stored],
             remove=[_path(prefix, path) for path in changes.remove],
         )
-        return ports.Staged(
-            repository=workspace.repository, ref=edited.root, objects=edited.locations
-        )
+        return Staged(repository=workspace.repository, ref=edited.root, objects=edited.locations)
 
     def _stored(self, changes: Sequence[private_copy.LocalChange]) -> Iterator[Entry]:
         if not self._trees.objects.in_batches:
@@ -136,9 +134,7 @@ class FilesWorkspaces:
         self.trees = trees
         self._bytes = WorkspaceBytes(trees, cache)
 
-    def find_root(
-        self, workspace: ports.WorkspaceRef, attempt: nouns.AttemptRef | None = None
-    ) -> Digest:
+    def find_root(self, workspace: WorkspaceRef, attempt: nouns.AttemptRef | None = None) -> Digest:
         """Return the tree of the input ref; raise if it is gone or the attempt is superseded.
 
         Raise also if the target branch is missing, unless the workspace is read-only.
@@ -148,28 +144,28 @@ class FilesWorkspaces:
         load = partial(_load_given_in, workspace=workspace, attempt=attempt)
         return edits.root_of(self._database.read(load)[1].version)
 
-    def find_head(self, workspace: ports.WorkspaceRef) -> ports.Head | None:
+    def find_head(self, workspace: WorkspaceRef) -> Head | None:
         head = self._load_target(workspace).head
         if head is None:
             return None
-        return ports.Head(ref=head.id, parent=head.parent, key=head.provenance.get(_TASK_KEY))
+        return Head(ref=head.id, parent=head.parent, key=head.provenance.get(_TASK_KEY))
 
     def download(
-        self, workspace: ports.WorkspaceRef, target: Path, progress: Progress | None
+        self, workspace: WorkspaceRef, target: Path, progress: Progress | None
     ) -> private_copy.PrivateCopy:
         return self._bytes.download(workspace, self.find_root(workspace), target, progress)
 
     def stage(
         self,
-        workspace: ports.WorkspaceRef,
+        workspace: WorkspaceRef,
         changes: private_copy.Changes,
-        identity: ports.Identity,
+        identity: Identity,
         progress: Progress | None = None,
-    ) -> ports.Staged:
+    ) -> Staged:
         given = self._database.read(partial(records.load_transaction, id=workspace.ref))
         return self._bytes.stage(workspace, edits.root_of(given.version), changes, progress)
 
-    def publish(self, workspace: ports.WorkspaceRef, made: ports.Publication) -> str:
+    def publish(self, workspace: WorkspaceRef, made: Publication) -> str:
         identity, tables = made.identity, made.table_changes
         target, replaced = self._may_move(workspace, identity)
         moves: list[Change] = []
@@ -206,31 +202,30 @@ class FilesWorkspaces:
         receipt = self._publish(workspace, target, request, tree)
         return target.given.id if tree is None else str(receipt.transactions[target.branch.id])
 
-    def discard(self, staged: ports.Staged) -> None:
+    def discard(self, staged: Staged) -> None:
         """Do nothing: there is no staging branch, and cleanup deletes unreferenced contents."""
 
     def _addition(
-        self, target: _Target, root: Digest, staged: ports.Staged, provenance: Provenance
+        self, target: _Target, root: Digest, staged: Staged, provenance: Provenance
     ) -> AddTransaction:
-        before = edits.root_of(target.given.version)
         return AddTransaction(
             branch=target.branch.id,
             expected_head=target.branch.head,
             expected_view=target.branch.view,
             parent=target.given.id,
-            type=infer_type(self.trees.difference(before, root)),
+            type=infer_type(self.trees.difference(edits.root_of(target.given.version), root)),
             version=edits.tree_version(root),
             objects=staged.objects,
             provenance=provenance,
         )
 
     def _load_target(
-        self, workspace: ports.WorkspaceRef, attempt: nouns.AttemptRef | None = None
+        self, workspace: WorkspaceRef, attempt: nouns.AttemptRef | None = None
     ) -> _Target:
         return self._database.read(partial(_load_target_in, workspace=workspace, attempt=attempt))
 
     def _may_move(
-        self, workspace: ports.WorkspaceRef, identity: ports.Identity
+        self, workspace: WorkspaceRef, identity: Identity
     ) -> tuple[_Target, nouns.Transaction | None]:
         """Return the target, and the abandoned publication to replace unless it is at the input."""
         target = self._load_target(workspace, identity.attempt)
@@ -242,7 +237,7 @@ class FilesWorkspaces:
 
     def _publish(
         self,
-        workspace: ports.WorkspaceRef,
+        workspace: WorkspaceRef,
         target: _Target,
         request: PublishRequest,
         tree: Digest | None,
@@ -267,7 +262,7 @@ class FilesWorkspaces:
 
 
 def undo_replaced(
-    connection: Connection, workspace: ports.WorkspaceRef, identity: ports.Identity
+    connection: Connection, workspace: WorkspaceRef, identity: Identity
 ) -> list[MoveBranch]:
     """Return the moves that undo the publication of another task that the attempt may replace.
 
@@ -290,7 +285,7 @@ def undo_replaced(
 
 
 def _load_given_in(
-    connection: Connection, workspace: ports.WorkspaceRef, attempt: nouns.AttemptRef | None
+    connection: Connection, workspace: WorkspaceRef, attempt: nouns.AttemptRef | None
 ) -> tuple[nouns.Dataset, nouns.Transaction]:
     if attempt is not None:
         # Checked first: a superseded attempt explains any state of the branch.
@@ -305,7 +300,7 @@ def _load_given_in(
 
 
 def _load_target_in(
-    connection: Connection, workspace: ports.WorkspaceRef, attempt: nouns.AttemptRef | None
+    connection: Connection, workspace: WorkspaceRef, attempt: nouns.AttemptRef | None
 ) -> _Target:
     dataset, given = _load_given_in(connection, workspace, attempt)
     branch = records.load_branch(connection, dataset, workspace.branch)
@@ -314,7 +309,7 @@ def _load_target_in(
 
 
 def _why_not_replaceable(
-    head: nouns.Transaction | None, given: nouns.Transaction, identity: ports.Identity
+    head: nouns.Transaction | None, given: nouns.Transaction, identity: Identity
 ) -> str | None:
     """Return why the head may not be replaced: it is not an abandoned publication. Else None."""
     attempt = identity.attempt
@@ -333,7 +328,7 @@ def _why_not_replaceable(
 
 
 def _fence_refused(
-    workspace: ports.WorkspaceRef, target: _Target, why: str
+    workspace: WorkspaceRef, target: _Target, why: str
 ) -> errors.PublishFenceRefused:
     return errors.PublishFenceRefused(
         repository=workspace.repository,
@@ -344,7 +339,7 @@ def _fence_refused(
     )
 
 
-def _provenance(identity: ports.Identity, replaced: nouns.Transaction | None) -> Provenance:
+def _provenance(identity: Identity, replaced: nouns.Transaction | None) -> Provenance:
     facts = {
         "task": identity.task,
         _TASK_KEY: identity.attempt.key,
@@ -363,7 +358,7 @@ class CatalogAttempts:
         self._database = database
         self._actor = actor
 
-    def dispatch(self, key: str, *, branch: str | None = None) -> ports.AttemptHandle:
+    def dispatch(self, key: str, *, branch: str | None = None) -> AttemptHandle:
         made = dispatch_attempt(
             self._database,
             check_task_key(key),
@@ -371,15 +366,15 @@ class CatalogAttempts:
             lease_seconds=LEASE_SECONDS,
             scope=attempt_scope(branch),
         )
-        return ports.AttemptHandle(ref=made.ref)
+        return AttemptHandle(ref=made.ref)
 
-    def renew(self, handle: ports.AttemptHandle) -> None:
+    def renew(self, handle: AttemptHandle) -> None:
         heartbeat(self._database, handle.ref)
 
-    def check(self, handle: ports.AttemptHandle) -> None:
+    def check(self, handle: AttemptHandle) -> None:
         self._database.read(partial(records.check_newest, ref=handle.ref))
 
-    def end(self, handle: ports.AttemptHandle, state: nouns.AttemptState) -> None:
+    def end(self, handle: AttemptHandle, state: nouns.AttemptState) -> None:
         end_attempt(self._database, handle.ref, state)
 
 

@@ -142,8 +142,7 @@ class _Attempt:
         store = self._environment.store_for(workspace)
         reach(Failpoint.TASK_DOWNLOADING)
         with self._log.step("download") as facts:
-            report = self._log.progress("download")
-            copy = store.download(workspace, files, report)
+            copy = store.download(workspace, files, self._log.progress("download"))
             copied.append(copy)
             facts |= {"files": len(copy.entries), "bytes": copy.total_bytes}
         reach(Failpoint.TASK_DOWNLOADED)
@@ -211,8 +210,7 @@ class _Attempt:
                 return self._move(store, workspace, None, table_changes)
         with self._log.step("stage"):
             report = self._log.progress("stage")
-            identity = self._environment.identity
-            staged = store.stage(workspace, changes, identity, report)
+            staged = store.stage(workspace, changes, self._environment.identity, report)
         try:
             reach(Failpoint.TASK_STAGED)
             self._fenced("second fence", Failpoint.TASK_FENCED_SECOND)

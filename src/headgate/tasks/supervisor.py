@@ -96,8 +96,7 @@ class AttemptProcess:
             for line in self._lines():
                 if line is not None:
                     outcome = self._receive(line, fence, has_ended, watch) or outcome
-                passed = time.monotonic() - began
-                if deadline_seconds is not None and passed > deadline_seconds:
+                if deadline_seconds is not None and time.monotonic() - began > deadline_seconds:
                     self.stop(
                         errors.TaskDeadlinePassed(what="the attempt", seconds=deadline_seconds)
                     )
@@ -347,8 +346,7 @@ def deadline_seconds(definition: TaskDefinition, ends_at: float = float("inf")) 
     timeout = definition.controls.timeout
     if timeout.policy == OnTimeout.ALERT_ONLY:
         return None
-    left = ends_at - time.monotonic()
-    seconds = min(timeout.seconds or float("inf"), left)
+    seconds = min(timeout.seconds or float("inf"), ends_at - time.monotonic())
     return None if seconds == float("inf") else max(seconds, 0.0)
 
 

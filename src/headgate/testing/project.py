@@ -129,11 +129,9 @@ class SharedSpark:
 
 def embedded_settings(root: Path, conf: Mapping[str, str] = _NO_CONF) -> Settings:
     """Return settings of an embedded store in a directory; other stores' settings are ignored."""
-    file = root / FILE_NAME
-    file.touch()
+    (root / FILE_NAME).touch()
     machine = load_settings(root)
     # Without bytecode files every job process would compile PySpark and pandas again.
-    environ = {k: v for k, v in machine.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return replace(
         machine,
         root=root,
@@ -144,7 +142,7 @@ def embedded_settings(root: Path, conf: Mapping[str, str] = _NO_CONF) -> Setting
         lineage=None,
         server_url=None,
         token=None,
-        environ=environ,
+        environ={k: v for k, v in machine.environ.items() if k != "PYTHONDONTWRITEBYTECODE"},
     )
 
 

@@ -75,8 +75,7 @@ def _returning(style: Style, output: Output, inputs: Mapping[str, Input | Param]
         raise location.error(f"an input of {style.value} cannot be named {_RETURNED!r}")
 
     def decorate(function: Callable[..., Any]) -> Transform:
-        ios = {_RETURNED: output, **inputs}
-        return _defined(style, function, ios, called=tuple(inputs))
+        return _defined(style, function, {_RETURNED: output, **inputs}, called=tuple(inputs))
 
     return decorate
 

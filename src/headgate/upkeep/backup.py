@@ -273,8 +273,7 @@ class _Backup:
     ) -> tuple[int, str] | errors.HeadgateError:
         if info.key in held:
             # Of an interrupted backup, or of one whose copy has another size.
-            path = self.directory / _OBJECTS / info.key
-            digest = _digest_of(path)
+            digest = _digest_of(self.directory / _OBJECTS / info.key)
             if held[info.key] == info.size and _may_be(info.key, digest):
                 return info.size, digest
             self.target.delete([info.key])

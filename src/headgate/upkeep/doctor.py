@@ -39,14 +39,8 @@ from headgate.spark.java import coordinates_for, find_cached_jars, find_java_hom
 from headgate.spark.jvm import spark_home
 from headgate.storage.address import canonical, key_below, open_outside, open_store, split_address
 from headgate.storage.local import CHUNK_BYTES, storage_errors
+from headgate.tables import referenced_files
 from headgate.tables.metadata import Metadata
-from headgate.tables.referenced_files import (
-    FileRef,
-    ManifestRef,
-    get_below,
-    open_manifests,
-    references_of,
-)
 from headgate.tables.versions import TableVersions, contradicts_name
 from headgate.upkeep.cleanup import find_difference, read_clocks
 from headgate.upkeep.reachability import Kind, probe, read_key
@@ -472,7 +466,7 @@ class _TableWalk:
         self._open = lru_cache(maxsize=1000)(partial(open_outside, options=options or {}))
         self.lists: dict[str, str] = {}
         # The place, and the size and rows where they are known.
-        self.files: dict[str, tuple[str, FileRef | None]] = {}
+        self.files: dict[str, tuple[str, referenced_files.FileRef | None]] = {}
 
     @cached_property
     def _stored(self) -> Mapping[str, int]:
@@ -491,7 +485,9 @@ class _TableWalk:
             if isinstance(found, HeadgateError):
                 yield Finding(what=found.message, where=version.where, remedy=_TABLE_BACKUP)
                 continue
-            named = references_of(found, snapshots=None if self._deep else _current(found))
+            named = referenced_files.references_of(
+                found, snapshots=None if self._deep else _current(found)
+            )
             for location in filter(self._is_checked, sorted(named.manifest_lists)):
                 self.lists.setdefault(location, version.where)
             for location in filter(self._is_checked, sorted(named.statistics)):
@@ -505,8 +501,8 @@ class _TableWalk:
 
     def check_manifests(self) -> Iterator[Finding]:
         """Read manifest lists, then the manifests that they name."""
-        reader = open_manifests(self._get)
-        manifests: dict[str, tuple[str, ManifestRef]] = {}
+        reader = referenced_files.open_manifests(self._get)
+        manifests: dict[str, tuple[str, referenced_files.ManifestRef]] = {}
         for location, refs in _each(reader.manifests, self.lists):
             where = self.lists[location]
             if isinstance(refs, HeadgateError):
@@ -527,7 +523,7 @@ class _TableWalk:
     def check_files(self) -> Iterator[Finding]:
         """Compare with one listing of the warehouse; request each file outside of it."""
         foreign: dict[str, str] = {}
-        sound: dict[str, FileRef] = {}
+        sound: dict[str, referenced_files.FileRef] = {}
         for location, (where, file) in self.files.items():
             key = key_below(self._store.url, location)
             if key is None:
@@ -552,7 +548,7 @@ class _TableWalk:
                 remedy = "Ask the owner of that location, from which the table was registered."
                 yield Finding(what=what, where=foreign[location], remedy=remedy)
 
-    def _check_contents(self, files: Mapping[str, FileRef]) -> Iterator[Finding]:
+    def _check_contents(self, files: Mapping[str, referenced_files.FileRef]) -> Iterator[Finding]:
         """Read every data and delete file; a few at a time, since they may be large."""
         for key, damage in _each(lambda key: self._find_damage(key, files[key]), files, ahead=3):
             reason = damage.message if isinstance(damage, HeadgateError) else damage
@@ -561,12 +557,12 @@ class _TableWalk:
                 what = f"file {files[key].path} is damaged: {reason}"
                 yield Finding(what=what, where=where, remedy=_TABLE_BACKUP)
 
-    def _find_damage(self, key: str, file: FileRef) -> str | None:
+    def _find_damage(self, key: str, file: referenced_files.FileRef) -> str | None:
         with _as_local(self._store, key) as local:
             checksums = self._checksums(key)
             if checksums is not None:
                 return None if _has_checksums(local, checksums) else _NOT_ITS_CHECKSUM
-            return open_manifests(self._get).find_damage(file, local)
+            return referenced_files.open_manifests(self._get).find_damage(file, local)
 
     def _verify(self, location: str, content: bytes) -> None:
         """Raise `FileDamaged` if the bytes contradict the name or the checksums of the file."""
@@ -600,7 +596,7 @@ class _TableWalk:
         if not self._is_ours(location):
             directory, name = split_address(canonical(location))
             return self._open(directory).get(name)
-        content = get_below(self._store, location)
+        content = referenced_files.get_below(self._store, location)
         if self._deep:
             self._verify(location, content)
         return content

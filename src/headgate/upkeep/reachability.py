@@ -2,6 +2,7 @@
 
 An object is needed if a retained version, an OPEN transaction or a JobSpec names it. Files outside
 the warehouse belong to the owner of the registered table, so they are neither read nor deleted.
+See ADR 0022.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 from headgate.attempts import RENEW_SECONDS, Heartbeat
@@ -61,7 +61,7 @@ class DispatchRun:
         # A thread per dispatch: the attempt's process dies with the thread that started it.
         self.thread = threading.Thread(target=self.run, name="task-slot", daemon=True)
         # No progress is logged for short transfers.
-        self._progress_at = time.monotonic()
+        self._progress_at = monotonic()
 
     def stop(self, error: BaseException) -> None:
         """Stop the attempt; it is reported as failed with this error."""
@@ -130,13 +130,9 @@ class DispatchRun:
 
     def _watch(self, line: Mapping[str, Any]) -> None:
         """Log the progress of long transfers; the attempt's log has all other lines."""
-        if (
-            line["event"] == "progress"
-            and time.monotonic() - self._progress_at >= _PROGRESS_SECONDS
-        ):
-            self._progress_at = time.monotonic()
-            facts = {name: line[name] for name in ("step", "files", "bytes")}
-            self._log("progress", **facts)
+        if line["event"] == "progress" and monotonic() - self._progress_at >= _PROGRESS_SECONDS:
+            self._progress_at = monotonic()
+            self._log("progress", **{name: line[name] for name in ("step", "files", "bytes")})
 
     def _beat(self, handle: AttemptHandle) -> None:
         """Renew the leases at the catalog and at Conductor; raise if either has expired."""
@@ -170,7 +166,7 @@ class DispatchRun:
                 return False
             except HeadgateError as error:
                 self._log("report failed", attempt=number + 1, reason=error.message)
-            time.sleep(min(_REPORT_PAUSE_SECONDS * 2**number, _MAX_REPORT_PAUSE_SECONDS))
+            sleep(min(_REPORT_PAUSE_SECONDS * 2**number, _MAX_REPORT_PAUSE_SECONDS))
         self._log("report abandoned", status=outcome.status)
         return False
 
@@ -268,7 +264,7 @@ class Worker:
                 self._pause(min(2.0 ** (failures - 1), _MAX_POLL_PAUSE_SECONDS))
                 continue
             if not started:
-                time.sleep(_IDLE_SECONDS)
+                sleep(_IDLE_SECONDS)
 
     def _poll_once(self) -> int:
         """Start the dispatches that are queued; return their number."""
@@ -295,22 +291,22 @@ class Worker:
         """Wait for running attempts; stop them at the deadline or at a second signal."""
         self._context.log({"event": "draining", "busy": len(self._running())})
         drain = self._capacity.drain_seconds
-        ends_at = None if drain is None else time.monotonic() + drain
+        ends_at = None if drain is None else monotonic() + drain
         while self._running():
-            if self._signals > 1 or (ends_at is not None and time.monotonic() > ends_at):
+            if self._signals > 1 or (ends_at is not None and monotonic() > ends_at):
                 self._stop_all()
                 break
-            time.sleep(_IDLE_SECONDS)
+            sleep(_IDLE_SECONDS)
         self._context.log({"event": "stopped", "left": len(self._running())})
 
     def _stop_all(self) -> None:
         for run in self._running():
             run.stop(TaskFailed("the worker was shut down"))
-        ends_at = time.monotonic() + _SHUTDOWN_SECONDS
-        while self._running() and time.monotonic() < ends_at:
-            time.sleep(_IDLE_SECONDS)
+        ends_at = monotonic() + _SHUTDOWN_SECONDS
+        while self._running() and monotonic() < ends_at:
+            sleep(_IDLE_SECONDS)
 
     def _pause(self, seconds: float) -> None:
-        ends_at = time.monotonic() + seconds
-        while not self._signals and time.monotonic() < ends_at:
-            time.sleep(_IDLE_SECONDS)
+        ends_at = monotonic() + seconds
+        while not self._signals and monotonic() < ends_at:
+            sleep(_IDLE_SECONDS)

@@ -334,8 +334,7 @@ def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _not_json(constant: str) -> Any:
-    reason = f"JSON has no {constant}"
-    raise errors.MalformedRequest(what="the request body", reason=reason)
+    raise errors.MalformedRequest(what="the request body", reason=f"JSON has no {constant}")
 
 
 # FastAPI lists every error of a document; with 250,000 of them, that takes seconds.

@@ -278,8 +278,7 @@ def open_transaction(caller: api.CallerDependency, body: models.NewTransaction) 
 def open_unit(caller: api.CallerDependency, body: models.NewUnit) -> api.JsonReply:
     """Open a unit: transactions of several datasets that commit or abort together."""
     with caller.writing(body.branch) as store:
-        unit = store.transaction(**body.model_dump())
-        return api.JsonReply(unit.noun(), status_code=201)
+        return api.JsonReply(store.transaction(**body.model_dump()).noun(), status_code=201)
 
 
 @transaction_routes.post("/units/{unit}/transactions", **api.documented(models.TransactionModel))

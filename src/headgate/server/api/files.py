@@ -137,8 +137,7 @@ def delete_file(
     txn: TxnQuery = None,
 ) -> api.JsonReply:
     """Remove a file, or everything below a directory."""
-    edit = FileEdit(remove=[check_file_path(path)])
-    return _write(caller, dataset, branch, txn, edit, key)
+    return _write(caller, dataset, branch, txn, FileEdit(remove=[check_file_path(path)]), key)
 
 
 @file_routes.post("/files/{dataset:dataset}", **api.documented(_WRITTEN))
@@ -220,8 +219,7 @@ def find_content(caller: api.CallerDependency, digest: Sha256Path) -> Response:
     store = caller.reading()
     if not caller.contents.known(store, caller.grant, [Digest(digest)], caller.trees):
         raise ObjectNotFound(location=digest)
-    size = _size(store, digest)
-    return Response(headers={"content-length": str(size)}, media_type=api.OCTETS)
+    return Response(headers={"content-length": str(_size(store, digest))}, media_type=api.OCTETS)
 
 
 @content_routes.get(
@@ -314,8 +312,7 @@ def get_contents(caller: api.CallerDependency, body: Contents) -> Response:
     """
     store = caller.reading()
     wanted = caller.contents.readable(store, caller.grant, _digests(body), caller.trees)
-    chunks = _pieces(store, wanted)
-    return StreamingResponse(chunks, media_type=api.OCTETS)
+    return StreamingResponse(_pieces(store, wanted), media_type=api.OCTETS)
 
 
 @parcel_routes.post(

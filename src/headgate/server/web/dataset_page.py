@@ -135,8 +135,7 @@ def list_directory(entries: Iterable[Entry], prefix: str, limit: int) -> Directo
         if seen >= limit:
             found.cut = True
             break
-        rest = entry.path.removeprefix(prefix)
-        name, slash, _ = rest.partition("/")
+        name, slash, _ = entry.path.removeprefix(prefix).partition("/")
         if slash or entry.is_directory:
             files, total = found.below.get(name, (0, 0))
             found.below[name] = (files + (not entry.is_directory), total + entry.size)

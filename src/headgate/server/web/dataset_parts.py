@@ -77,8 +77,7 @@ def _line(visit: Visit, shown: ShownDataset, t: Transaction) -> tuple[markup.Chi
     compare = None
     if t.parent is not None and t.version is not None and not t.condemned:
         where = {"branch": shown.context, "from_": t.parent, "to": t.id}
-        at = markup.dataset_at(t.dataset, tab="compare", **where)
-        compare = markup.link("Compare", at)
+        compare = markup.link("Compare", markup.dataset_at(t.dataset, tab="compare", **where))
     return (
         code_of(t.id),
         markup.badge(t.type.value, "kind"),

@@ -180,8 +180,7 @@ def make_safely(make: PageMaker, visit: Visit) -> Page:
 
 def _error_page(status: int, message: str, visit: Visit) -> Page:
     # The query may be the cause, such as a mistyped branch: offer the page without it.
-    again = visit.path if visit.query else None
-    body = frame.error_body(status, message, again=again)
+    body = frame.error_body(status, message, again=visit.path if visit.query else None)
     return Page(title="Error", sections={"error": body}, place="", status=status)
 
 

@@ -215,11 +215,10 @@ def form(
     action: str, *fields: Child, label: str, button: str = "Show", class_: str = "filters"
 ) -> Markup:
     """Return a form that puts its values into the address, so that the page can be shared."""
-    send = tag("button", button, type="submit", class_="button")
     return tag(
         "form",
         fields,
-        send,
+        tag("button", button, type="submit", class_="button"),
         action=action,
         method="get",
         class_=class_,

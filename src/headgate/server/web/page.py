@@ -1,6 +1,6 @@
 """Parts that all pages share: visits, sections, builds, the frame, headers, freshness.
 
-A page is a value, computed from the store; `host` draws it.
+A page is a value, computed from the store; `host` draws it. See ADR 0042.
 """
 
 from __future__ import annotations
@@ -65,8 +65,7 @@ class Visit:
 
     def explain(self, error: HeadgateError) -> str:
         """Return the message of an error; only admins see addresses and paths of the server."""
-        is_admin = self.grant.role is Role.ADMIN
-        return str(error if is_admin else error.without_addresses())
+        return str(error if self.grant.role is Role.ADMIN else error.without_addresses())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -151,8 +151,7 @@ class SignIn:
         if not self._is_own(request):
             return self._form(markup.DATASETS, "This form was sent from another site.", 403)
         # A few KB: the server limits bodies.
-        body = await request.body()
-        form = parse_qs(body.decode(errors="replace"))
+        form = parse_qs((await request.body()).decode(errors="replace"))
         secret = form.get("token", [""])[0].strip()
         wanted = markup.local_path(form.get("next", [None])[0])
         try:
@@ -230,8 +229,7 @@ class SignedIn:
         if is_open:
             await self._app(scope, receive, send)
             return
-        visit = HTTPConnection(scope)
-        cookie = visit.cookies.get(COOKIE)
+        cookie = HTTPConnection(scope).cookies.get(COOKIE)
         is_good = self._sign_in.is_genuine(cookie) and (
             await run_in_threadpool(self._sign_in.find_grant, cookie) is not None
         )
