@@ -19,8 +19,7 @@ from bench.pipeline import PLAIN, STEPS, fill, generate, open_empty_store, plain
 from headgate.errors import SparkUnavailable
 from headgate.model.nouns import BuildState
 from headgate.spark.engines import SharedJvm
-from headgate.spark.session import CATALOG
-from headgate.spark.workplace import launch_request
+from headgate.spark.session import CATALOG, launch_request
 from headgate.store.embedded import Store
 from headgate.testing.project import commit, git
 

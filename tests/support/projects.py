@@ -18,8 +18,8 @@ from headgate.builds.report import BuildOutcome
 from headgate.settings import Settings, load_settings
 from headgate.spark.engines import SharedJvm
 from headgate.spark.jvm import GatewayAddress, JvmProcess, open_gateway
-from headgate.spark.session import catalog_conf, configure
-from headgate.spark.workplace import EmbeddedEndpoint, launch_request
+from headgate.spark.session import catalog_conf, configure, launch_request
+from headgate.spark.workplace import EmbeddedEndpoint
 from headgate.store.embedded import Store
 from tests.support.processes import run
 from tests.support.repositories import Work, new_repository

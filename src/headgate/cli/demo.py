@@ -35,9 +35,8 @@ from headgate.model.names import parse_dataset_name
 from headgate.model.nouns import BuildState, TransactionType
 from headgate.settings import FILE_NAME, load_settings, with_actor
 from headgate.spark.engines import SharedJvm
-from headgate.spark.session import bind_catalog, catalog_conf
+from headgate.spark.session import bind_catalog, catalog_conf, launch_request
 from headgate.spark.sql import run_sql
-from headgate.spark.workplace import launch_request
 from headgate.store.embedded import Store
 
 _TARGET = "shop.totals"

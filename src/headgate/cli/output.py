@@ -54,7 +54,7 @@ ActorOption = Annotated[
     str | None, Option("--actor", callback=_check_label, help="Record this actor.")
 ]
 ColdOption = Annotated[
-    bool, typer.Option("--cold", help="Start another Spark than that of `headgate spark up`.")
+    bool, Option("--cold", help="Start another Spark than that of `headgate spark up`.")
 ]
 AllowDirty = Annotated[
     bool, Option("--allow-dirty", help="Publish uncommitted changes, marked as not clean.")

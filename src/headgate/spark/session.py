@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from headgate.model.names import DatasetName
 from headgate.settings import Settings
+from headgate.spark.java import coordinates_for, ensure_jars, find_java_home
 from headgate.spark.jvm import JvmProcess, Launch, open_gateway, spark_home, starting_jvm
 from headgate.spark.sql import quote
 
@@ -80,6 +81,29 @@ def executor_credentials(settings: Settings) -> dict[str, str]:
         for name in _CREDENTIALS
         if settings.environ.get(name)
     }
+
+
+def launch_request(settings: Settings, log_path: Path) -> Launch:
+    """Return how to start a JVM for this store; finds Java and fetches the jars."""
+    java_home = find_java_home(settings.environ, settings.cache)
+    jars = ensure_jars(
+        settings.cache,
+        java_home=java_home,
+        environ=settings.environ,
+        coordinates=coordinates_for(settings.warehouse),
+    )
+    # Spark creates this directory for its own catalog, by default in the working directory.
+    own_catalog = {"spark.sql.warehouse.dir": (log_path.parent / "spark-warehouse").as_uri()}
+    return Launch(
+        java_home=java_home,
+        conf={
+            **executor_credentials(settings),
+            **own_catalog,
+            **jvm_conf(jars=jars, master=settings.spark.master, extra=settings.spark.conf),
+        },
+        environ=settings.environ,
+        log_path=log_path,
+    )
 
 
 def catalog_conf(*, uri: str, warehouse: str, token: str | None = None) -> dict[str, str]:

@@ -27,10 +27,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from headgate import __version__
 from headgate.errors import Invalid, SparkStopped
 from headgate.settings import Settings
 from headgate.spark.engines import SharedJvm
+from headgate.spark.java import coordinates_for
 from headgate.spark.jvm import (
     GatewayAddress,
     JvmProcess,
@@ -39,7 +39,7 @@ from headgate.spark.jvm import (
     spark_home,
     startup_failed,
 )
-from headgate.spark.workplace import launch_request
+from headgate.spark.session import launch_request
 from headgate.storage.local import make_private_directory
 
 IDLE_SECONDS = 30 * 60
@@ -53,7 +53,7 @@ _READ_VARIABLES = ("AWS_", "HADOOP_", "JAVA_", "PYTHON", "SPARK_")
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What the keeper says of itself in a file that only its user can read."""
+    """The keeper and its JVM, as written in a file that only the user can read."""
 
     pid: int
     port: int
@@ -69,8 +69,8 @@ class Record:
 def fingerprint(settings: Settings) -> str:
     """Return a digest of all that decides how a JVM for these settings behaves."""
     read = {k: v for k, v in settings.environ.items() if k.startswith(_READ_VARIABLES)}
-    on_s3 = settings.warehouse.startswith("s3:")
-    parts = (__version__, sys.executable, str(spark_home()), asdict(settings.spark), on_s3, read)
+    jars = coordinates_for(settings.warehouse)
+    parts = (sys.executable, str(spark_home()), jars, asdict(settings.spark), read)
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

@@ -29,15 +29,12 @@ from headgate.model.contexts import parse_context
 from headgate.model.rules import RowRules
 from headgate.settings import Settings, split_endpoint
 from headgate.spark.engines import ConnectServer, Engine, SharedJvm, connect_remote
-from headgate.spark.java import coordinates_for, ensure_jars, find_java_home
 from headgate.spark.job_processes import JobProcess, ProcessPool
-from headgate.spark.jvm import Launch
 from headgate.spark.session import (
     LocalSpark,
     bind_catalog,
     catalog_conf,
-    executor_credentials,
-    jvm_conf,
+    launch_request,
     start,
 )
 from headgate.storage.address import client_properties, read_outside
@@ -176,29 +173,6 @@ def open_endpoint(
     if port == 0:
         return open_here(host=host)
     return ServedEndpoint(named, database, settings.token)
-
-
-def launch_request(settings: Settings, log_path: Path) -> Launch:
-    """Return how to start a JVM for this store; finds Java and fetches the jars."""
-    java_home = find_java_home(settings.environ, settings.cache)
-    jars = ensure_jars(
-        settings.cache,
-        java_home=java_home,
-        environ=settings.environ,
-        coordinates=coordinates_for(settings.warehouse),
-    )
-    # Spark creates this directory for its own catalog, by default in the working directory.
-    own_catalog = {"spark.sql.warehouse.dir": (log_path.parent / "spark-warehouse").as_uri()}
-    return Launch(
-        java_home=java_home,
-        conf={
-            **executor_credentials(settings),
-            **own_catalog,
-            **jvm_conf(jars=jars, master=settings.spark.master, extra=settings.spark.conf),
-        },
-        environ=settings.environ,
-        log_path=log_path,
-    )
 
 
 # --- sessions -------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from headgate.files.edits import FileEdit
 from headgate.model.nouns import BuildState
 from headgate.settings import FILE_NAME, BuildSettings, Settings, SparkSettings, load_settings
 from headgate.spark.engines import SharedJvm
-from headgate.spark.workplace import launch_request
+from headgate.spark.session import launch_request
 from headgate.store.datasets import DatasetHandle
 from headgate.store.embedded import Store
 from headgate.store.transactions import store_bytes
