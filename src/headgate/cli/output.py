@@ -42,6 +42,7 @@ LimitOption = Annotated[
     int, Option("--limit", min=1, max=MAX_COUNT, help="Maximum number of rows.")
 ]
 BranchOption = Annotated[str | None, Option("--branch", "-b", help="Branch name.")]
+CreateOption = Annotated[bool, Option("--create", help="Accept a branch that does not exist yet.")]
 ContextOption = Annotated[
     str | None,
     Option("--branch", "-b", help="Branch, chain `a>b`, moment `a@12`, or `txn:ID`."),

@@ -63,11 +63,18 @@ def compare_logic(base: Iterable[Json], branch: Iterable[Json]) -> list[LogicLin
 
 # --- page -----------------------------------------------------------------------------------
 
-# Rows of larger tables are compared only by the command line.
+# Rows of larger tables are compared, and searched for conflicts, only by the command line.
 _ROWS_AT_MOST = 200_000
+_UNCHECKED = (
+    f"The rows were not checked for conflicts: the table has more than {_ROWS_AT_MOST:,} rows, or "
+    "its metadata does not say how many. The merge checks them. To list the conflicts before it: "
+    "headgate merge {branch} --into {base} --dry-run"
+)
 _SAMPLES = 3
 _PAGE_DATASETS = 5
 _BRANCHES = 100
+# Names that only JobSpecs have follow the branches; no name starts with the mark of their cursors.
+_LOGIC = "~"
 _CONFLICTS = 20
 
 
@@ -118,21 +125,22 @@ def review_page(visit: Visit) -> Page:
 
 
 def _choose(visit: Visit) -> Page:
-    _, found = visit.store.overview.branches(after=visit.param("after"), limit=_BRANCHES + 1)
-    lines, steps = split_page(visit, markup.REVIEW, found, _BRANCHES, lambda last: last.name)
-    named: list[tuple[str, str | None, markup.Child]] = [
-        (line.name, line.parent, standing(line)) for line in lines
-    ]
-    if not visit.param("after"):
-        published = visit.store.overview.logic_names(limit=_BRANCHES)
-        named += [(name, None, "none yet: only JobSpecs") for name in published]
+    after, found = visit.param("after"), list[tuple[str, str | None, markup.Child, str]]()
+    if not after.startswith(_LOGIC):
+        _, lines = visit.store.overview.branches(after=after, limit=_BRANCHES + 1)
+        found = [(line.name, line.parent, standing(line), line.name) for line in lines]
+        after = ""
+    if room := _BRANCHES + 1 - len(found):
+        names = visit.store.overview.logic_names(after=after.removeprefix(_LOGIC), limit=room)
+        found += [(name, None, "none yet: only JobSpecs", _LOGIC + name) for name in names]
+    named, steps = split_page(visit, markup.REVIEW, found, _BRANCHES, lambda last: last[-1])
     rows = [
         (
             markup.link(name, markup.with_query(markup.REVIEW, branch=name)),
             parent or visit.primary,
             data,
         )
-        for name, parent, data in named
+        for name, parent, data, _ in named
         if name != visit.primary
     ]
     hint = "Make a branch of a dataset, or build on one, and it can be reviewed here."
@@ -169,6 +177,8 @@ def _summary(
     data: list[markup.Child] = [f"a merge changes {markup.count(len(changed), 'dataset')} "]
     if conflicts:
         data.append(markup.badge(markup.count(conflicts, "conflict"), "bad"))
+    if unchecked := sum(side.unchecked for side in changed):
+        data.append(markup.badge(f"{unchecked} not checked for conflicts", "warn"))
     return markup.facts(
         [
             ("Data", data),
@@ -223,11 +233,14 @@ def _dataset(side: Side, branch: str, base: str) -> Markup:
     beside = [_schema_badge(side), dataset_parts.counts_line(found) if found else None]
     if side.conflicts:
         beside.insert(0, markup.badge(markup.count(len(side.conflicts), "conflict"), "bad"))
+    if side.unchecked:
+        beside.insert(0, markup.badge("not checked for conflicts", "warn"))
     return markup.card(
         markup.link(str(name), markup.dataset_at(name, branch=branch)),
         markup.tag("p", dataset_parts.why(side.source), f", by {side.source.actor}"),
         markup.tag("p", f"A merge drops it on {base}.") if side.source.version is None else None,
         _conflicts(side.conflicts, name),
+        markup.tag("p", _UNCHECKED.format(branch=branch, base=base)) if side.unchecked else None,
         dataset_parts.difference_body(found, f" of {name}") if found else None,
         markup.card("Checks that failed", dataset_parts.check_table(failed, f" of {name}"))
         if failed
