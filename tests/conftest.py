@@ -24,6 +24,7 @@ from tests.support.working_directory import WorkingDirectory
 pytest_plugins = [
     "pytester",
     "tests.support.api",
+    "tests.support.clocks",
     "tests.support.engines",
     "tests.support.grouping",
     "tests.support.pages",
