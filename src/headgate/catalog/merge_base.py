@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from heapq import heappop, heappush
+from itertools import pairwise
+from typing import Any
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, Row, bindparam, case, select, update
 
 from headgate.catalog import records
 from headgate.catalog.database import as_unit_of_work
 from headgate.catalog.schema import datasets, transactions, versions
 from headgate.errors import TransactionNotOpen
-from headgate.model.ancestry import common_ancestor, is_in_history
+from headgate.model.ancestry import is_in_history
 from headgate.model.ids import ContentId, DatasetId, TransactionId
 from headgate.model.names import DatasetName
-from headgate.model.nouns import AttemptRef, Transaction, TransactionState, TransactionType
+from headgate.model.nouns import AttemptRef, Transaction, TransactionType
 
 # The provenance of a merge names, under this key, the transaction of the other branch.
 MERGED = "merged"
-_MOST_MERGES = 100
+# What a transaction is: in the history of one side, of the other, on the line of one of the two
+# branches themselves, or older than a common transaction.
+_OURS, _THEIRS, _DIRECT, _OLDER = 1, 2, 4, 8
+_SHORT, _LONG = 32, 512
 
 
 def find_merge_base(
@@ -27,22 +32,42 @@ def find_merge_base(
 ) -> Transaction | None:
     """Return the newest state that both sides contain: the fork, or what was merged since.
 
-    The history of a dataset that was renamed continues under its earlier name.
+    Walk both histories together, newest publication first, through parents, earlier names and
+    merges, also those of other branches. Of several newest states, one that the branches
+    themselves had goes first. A dataset that the reader may not see ends the walk there.
     """
-    ours, theirs = ([side, *find_earlier(connection, side)] for side in (source, target))
-    fork = _find_fork(connection, ours, theirs)
-    before = [fork, *find_earlier(connection, fork)] if fork is not None else []
-    for merge in _merges(connection, {side.dataset_id for side in (*ours, *theirs)}):
-        into_target = _contains(connection, theirs, merge)
-        into_source = _contains(connection, ours, merge)
-        if not into_target and not into_source:
-            continue
-        if into_target and into_source and _contains(connection, before, merge):
-            continue
-        merged = records.load_transaction(connection, merge.provenance[MERGED]["transaction"])
-        if _contains(connection, ours if into_target else theirs, merged):
-            return merged
-    return fork
+    rows: dict[str, Row[Any]] = {}
+    marks: dict[str, int] = {}
+    queue: list[tuple[int, bool, int, str]] = []
+    found: str | None = None
+
+    def reach(id: str | None, mark: int, size: int = _SHORT) -> None:
+        if id is not None and id not in rows:
+            line = connection.execute(_LINE, {"the_head": id, "the_size": size})
+            rows.update({row.id: row for row in line})
+        if id is None or id not in rows:
+            return
+        if id not in marks:
+            # After its children: they are newer, or deeper in the same publication.
+            number, is_empty = rows[id].publication or 0, rows[id].version_id is None
+            heappush(queue, (-number, is_empty, -rows[id].depth, id))
+        marks[id] = marks.get(id, 0) | mark
+
+    reach(source.id, _OURS | _DIRECT)
+    reach(target.id, _THEIRS | _DIRECT)
+    while queue and not (found and all(marks[id] & _OLDER for *_, id in queue)):
+        id = heappop(queue)[-1]
+        if marks[id] & _OURS and marks[id] & _THEIRS and not marks[id] & _OLDER:
+            found = id if marks[id] & _DIRECT else found or id
+            if marks[id] & _DIRECT:
+                break
+            marks[id] |= _OLDER
+        reach(rows[id].parent_id, marks[id], _LONG)
+        reach(rows[id].renamed_from, marks[id])
+        merged = records.load(rows[id].merge).get(MERGED) if rows[id].merge else None
+        reach(merged and merged["transaction"], marks[id] & ~_DIRECT)
+    loaded = records.load_transactions(connection, [TransactionId(found)] if found else [])
+    return next(iter(loaded.values()), None)
 
 
 def is_unchanged(source: Transaction, target: Transaction | None, base: Transaction | None) -> bool:
@@ -90,61 +115,28 @@ def find_later(connection: Connection, dataset: DatasetId) -> list[DatasetName]:
     return [records.dataset_name(row) for row in connection.execute(query).mappings()]
 
 
-def _find_fork(
-    connection: Connection, ours: Sequence[Transaction], theirs: Sequence[Transaction]
-) -> Transaction | None:
-    steps = records.Steps(connection)
-    forks = [
-        records.load_transaction(connection, fork.id)
-        for one, other in product(ours, theirs)
-        if one.dataset_id == other.dataset_id
-        and (fork := common_ancestor(steps(one.id), steps(other.id), steps)) is not None
-    ]
-    # A tombstone is the fork only if no earlier name has one with content.
-    return next((fork for fork in forks if fork.version is not None), next(iter(forks), None))
-
-
-def _contains(
-    connection: Connection, history: Iterable[Transaction], candidate: Transaction
-) -> bool:
-    """Return whether a history, given by its newest transaction under each name, has another."""
-    return any(
-        last.dataset_id == candidate.dataset_id and records.is_below(connection, candidate, last.id)
-        for last in history
-    )
-
-
-def _merges(connection: Connection, of: Iterable[DatasetId]) -> list[Transaction]:
-    """Return merges on any branch of the datasets, newest first."""
-    query = (
-        select(transactions.c.id)
-        .where(
-            transactions.c.dataset_id.in_(sorted(of)),
-            transactions.c.state == TransactionState.COMMITTED,
-            transactions.c.provenance.like(f'%"{MERGED}"%'),
-        )
-        .order_by(transactions.c.publication.desc())
-        .limit(_MOST_MERGES)
-    )
-    ids = [TransactionId(id) for id in connection.execute(query).scalars()]
-    found = records.load_transactions(connection, ids)
-    return [found[id] for id in ids if MERGED in found[id].provenance]
-
-
 # Spans of a history
 
 _FIELDS = ("id", "parent_id", "depth", "type", "version_id")
 _start = (
-    select(*(transactions.c[name] for name in _FIELDS))
+    select(
+        *(transactions.c[name] for name in _FIELDS),
+        (transactions.c.depth - bindparam("the_size")).label("floor"),
+    )
     .where(transactions.c.id == bindparam("the_head"))
     .cte("span", recursive=True)
 )
 _above = transactions.alias("above")
 _span = _start.union_all(
-    select(*(_above.c[name] for name in _FIELDS))
+    select(*(_above.c[name] for name in _FIELDS), _start.c.floor)
     .join_from(_start, _above, _above.c.id == _start.c.parent_id)
-    .where(_start.c.depth > bindparam("the_depth"))
+    .where(_start.c.depth > _start.c.floor)
 )
+_is_merge = transactions.c.provenance.like(f'%"{MERGED}"%')
+_LINE = select(
+    *(transactions.c[name] for name in (*_FIELDS, "renamed_from", "publication")),
+    case((_is_merge, transactions.c.provenance)).label("merge"),
+).join_from(_span, transactions, transactions.c.id == _span.c.id)
 # Starts one before the first step: that transaction has the content from before the step.
 _SPAN = (
     select(_span.c.id, _span.c.depth, _span.c.type, versions.c.content_id)
@@ -176,7 +168,9 @@ def find_span(
     steps.prepare_walk(head, depth)
     if not is_in_history(steps(last), steps(head), steps):
         return None
-    rows = connection.execute(_SPAN, {"the_head": head, "the_depth": depth}).all()
+    rows = connection.execute(
+        _SPAN, {"the_head": head, "the_size": steps(head).depth - depth}
+    ).all()
     return [
         SpanStep(
             transaction=TransactionId(row.id),
