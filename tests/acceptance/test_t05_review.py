@@ -123,6 +123,43 @@ def test_t05_conflicts_are_listed_with_the_rows_of_both_sides(store: Store) -> N
     assert "2 conflicts" in page and "&#39;age&#39;: 2" in page.replace("&#34;", "&#39;")
 
 
+def test_t05_large_table_says_that_its_conflicts_were_not_checked(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fork(store, "feature", "master")
+    store.mutate("feature", "update graph.person set age = 1 where id = 'a'")
+    store.mutate("master", "update graph.person set age = 2 where id = 'a'")
+    page = text_of(review_page(visit(store, branch="feature")))
+    assert "1 conflict" in page and "not checked" not in page
+    monkeypatch.setattr("headgate.server.web.review_page._ROWS_AT_MOST", 2)
+    page = text_of(review_page(visit(store, branch="feature")))
+    assert "1 conflict" not in page and "1 not checked for conflicts" in page
+    assert "headgate merge feature --into master --dry-run" in page
+    # The command line and the merge search all rows, whatever their number.
+    assert [len(one["conflicts"]) for one in store.review("feature")] == [1]
+    with pytest.raises(MergeConflict):
+        store.merge("feature", into="master", dry_run=True)
+    # What needs no rows is found on the page too.
+    for branch, kind in (("feature", "int"), ("master", "string")):
+        text = GRAPH.replace('name = "string"', f'name = "string", more = "{kind}"')
+        apply_text(store, text, branch=branch)
+    page = text_of(review_page(visit(store, branch="feature")))
+    assert "1 conflict" in page and "not checked" not in page
+
+
+def test_t05_large_table_dropped_on_one_side_is_a_conflict_on_the_page(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headgate.server.web.review_page._ROWS_AT_MOST", 2)
+    fork(store, "feature", "master")
+    store.mutate("feature", insert_people("new"))
+    with iceberg_client(store, "master") as client:
+        client.drop_table(KNOWS)
+        client.drop_table(PERSON)
+    page = text_of(review_page(visit(store, branch="feature")))
+    assert "one side dropped it" in page and "1 conflict" in page
+
+
 def test_t05_branch_without_changes_shows_nothing(store: Store) -> None:
     fork(store, "feature", "master")
     assert reviewed(store, "feature") == {}
@@ -183,3 +220,14 @@ def test_t05_limited_reader_sees_conflicts_without_hidden_names(store: Store) ->
     assert (found["dataset"], [c["kind"] for c in found["conflicts"]]) == (KNOWS, ["hidden"])
     page = text_of(review_page(Visit(store=reader, grant=grant, query={"branch": "feature"})))
     assert PERSON not in page and KNOWS in page
+
+
+def test_t05_limited_reader_reviews_a_branch_beside_merges_of_hidden_ones(store: Store) -> None:
+    for name in ("feature", "secret"):
+        fork(store, name, "master", PERSON)
+        store.mutate(name, insert_people(name))
+    store.mutate("master", insert_people("theirs"))
+    store.merge("secret", into="master")
+    grant = Grant(actor="bo", role=Role.READER, reads=("master", "feature"))
+    [found] = store.acting_for(grant).review("feature")
+    assert (found["counts"]["added"], found["conflicts"]) == (1, [])

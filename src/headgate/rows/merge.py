@@ -94,6 +94,8 @@ class Side:
     renamed: BranchTable | None = None
     # The name that the target gave it, if both renamed it.
     rival: DatasetName | None = None
+    # The table is larger than the preview reads: its rows were not searched for conflicts.
+    unchecked: bool = False
 
     @property
     def target(self) -> nouns.Transaction | None:
@@ -187,7 +189,7 @@ class _Merge:
             task = partial(prepare_tables, sides=self.sides, merging=self.merging, into=self._into)
             done = self._pool.perform(parts, tables, task, self._interrupt)
             for side, sent in zip(self.sides, done["sides"], strict=True):
-                side.conflicts = sent["conflicts"]
+                side.conflicts, side.unchecked = sent["conflicts"], sent["unchecked"]
                 if side.kind is not nouns.DatasetKind.FILES:
                     side.difference = diff.read_difference(sent["difference"])
             prepared = read_prepared(parts, tables, done, self._known())
@@ -215,6 +217,7 @@ def prepare_tables(
         "sides": [
             {
                 "conflicts": side.conflicts,
+                "unchecked": side.unchecked,
                 "difference": asdict(side.difference) if side.difference else None,
             }
             for side in sides
@@ -410,12 +413,22 @@ def _merge(
 
 
 def _is_larger(working: WorkingSet, side: Side, most_rows: int) -> bool:
-    """Return whether a table is too large; if so, set the difference that its metadata gives."""
-    source, target = _stored(working, side.source), _stored(working, side.target)
+    """Return whether a table is too large; if so, set the difference that its metadata gives.
+
+    Conflicts that need no rows are left to the merge.
+    """
+    base, source, target = (_stored(working, t) for t in (side.base, side.source, side.target))
     if is_unchanged(side.source, side.target, side.base) or source is None:
         return False
-    if side.kind is nouns.DatasetKind.VIEW:
+    if side.kind is nouns.DatasetKind.VIEW or side.rival is not None:
         return False
+    if side.target and not (side.base and same_content(side.target, side.base)):
+        if base is None or target is None:
+            return False
+        try:
+            merge_content.merge_schemas(base, source, target, now_ms=working_set.now_ms())
+        except SchemaConflict:
+            return False
     known = [recorded_row_count(v.metadata) for v in (source, target) if v is not None]
     if all(count is not None and count <= most_rows for count in known):
         return False
@@ -424,6 +437,7 @@ def _is_larger(working: WorkingSet, side: Side, most_rows: int) -> bool:
     if side.base is not None and side.target and not same_content(side.target, side.base):
         # Both sides changed it, so that the source's metadata is not that of the merged table.
         side.difference = replace(side.difference, rows=None, after_count=None)
+    side.unchecked = True
     return True
 
 

@@ -63,8 +63,13 @@ def compare_logic(base: Iterable[Json], branch: Iterable[Json]) -> list[LogicLin
 
 # --- page -----------------------------------------------------------------------------------
 
-# Rows of larger tables are compared only by the command line.
+# Rows of larger tables are compared, and searched for conflicts, only by the command line.
 _ROWS_AT_MOST = 200_000
+_UNCHECKED = (
+    f"The rows were not checked for conflicts: the table has more than {_ROWS_AT_MOST:,} rows, or "
+    "its metadata does not say how many. The merge checks them. To list the conflicts before it: "
+    "headgate merge {branch} --into {base} --dry-run"
+)
 _SAMPLES = 3
 _PAGE_DATASETS = 5
 _BRANCHES = 100
@@ -169,6 +174,8 @@ def _summary(
     data: list[markup.Child] = [f"a merge changes {markup.count(len(changed), 'dataset')} "]
     if conflicts:
         data.append(markup.badge(markup.count(conflicts, "conflict"), "bad"))
+    if unchecked := sum(side.unchecked for side in changed):
+        data.append(markup.badge(f"{unchecked} not checked for conflicts", "warn"))
     return markup.facts(
         [
             ("Data", data),
@@ -223,11 +230,14 @@ def _dataset(side: Side, branch: str, base: str) -> Markup:
     beside = [_schema_badge(side), dataset_parts.counts_line(found) if found else None]
     if side.conflicts:
         beside.insert(0, markup.badge(markup.count(len(side.conflicts), "conflict"), "bad"))
+    if side.unchecked:
+        beside.insert(0, markup.badge("not checked for conflicts", "warn"))
     return markup.card(
         markup.link(str(name), markup.dataset_at(name, branch=branch)),
         markup.tag("p", dataset_parts.why(side.source), f", by {side.source.actor}"),
         markup.tag("p", f"A merge drops it on {base}.") if side.source.version is None else None,
         _conflicts(side.conflicts, name),
+        markup.tag("p", _UNCHECKED.format(branch=branch, base=base)) if side.unchecked else None,
         dataset_parts.difference_body(found, f" of {name}") if found else None,
         markup.card("Checks that failed", dataset_parts.check_table(failed, f" of {name}"))
         if failed
