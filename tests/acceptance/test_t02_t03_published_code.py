@@ -73,6 +73,18 @@ def short(commit: str) -> str:
     return commit[:10]
 
 
+def test_t02_misspelled_branch_is_published_nowhere(cli: Cli, work: Work) -> None:
+    cli.ok("jobspecs", "publish")
+    refused = cli.json("jobspecs", "publish", "--branch", "mastr", code=3)
+    assert refused["code"] == "no_such_branch" and "did you mean 'master'?" in refused["error"]
+    assert {spec["branch"] for spec in cli.json("jobspecs", "list")} == {"master"}
+    # A name is new on purpose if Git has the branch, or with its fallback.
+    work.git("branch", "topic")
+    cli.ok("jobspecs", "publish", "--branch", "topic")
+    cli.ok("jobspecs", "publish", "--branch", "ci", "--fallback", "master")
+    cli.ok("jobspecs", "publish", "--branch", "ci")
+
+
 def test_t02_commit_that_is_not_published_is_named_until_build_publishes_it(
     cli: Cli, work: Work
 ) -> None:
@@ -324,7 +336,7 @@ def test_t03_clone_without_the_published_commit_is_told_to_fetch(
     monkeypatch.chdir(clone.root)
     said = cli("jobspecs", "publish")
     assert said.code == 2 and "git fetch --unshallow" in said.err
-    assert cli.json("jobspecs", "list", "-b", "feature") == []
+    assert {spec["branch"] for spec in cli.json("jobspecs", "list")} == {"master"}
     clone.git("fetch", "-q", "--unshallow", f"file://{work.root}")
     assert removed(cli) == ["s.dropped"]
     # Published on master from a commit that was never pushed: the clone's own branch stands in.

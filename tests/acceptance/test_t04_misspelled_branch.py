@@ -22,6 +22,7 @@ from headgate.connection import open as open_store
 from headgate.errors import BranchNotFound, BranchNowhere, DatasetNotFound, NotFound
 from headgate.model.access import Grant, Role
 from headgate.server.web.branches_page import branches_page
+from headgate.server.web.dataset_page import dataset_page
 from headgate.server.web.host import make_safely
 from headgate.server.web.lineage_page import lineage_page
 from headgate.server.web.review_page import review_page
@@ -108,6 +109,11 @@ _COMMANDS = [
     ("branch protect mastr", "master"),
     ("branch delete --all-datasets featur", "feature"),
     ("branch delete raw.scans featur", "feature"),
+    ("jobspecs list -b mastr", "master"),
+    ("jobspecs show made.a -b mastr", "master"),
+    ("status nightly -b mastr", "master"),
+    ("dataset create t.x -b mastr", "master"),
+    ("dataset register t.x --metadata-location file:///none -b mastr", "master"),
 ]
 _SQL = {"sql": "create table t.b (id bigint)", "mutate": "insert into t.a (id) values (1)"}
 
@@ -139,6 +145,8 @@ def test_t04_new_branch_is_made_where_it_is_meant(cli: Cli) -> None:
         publish(store, "logic", files_spec("made.a", "raw.scans"))
     cli.ok("plan", "made.a", "-b", "logic")
     cli.ok("diff", "--from", "master", "--to", "logic")
+    cli.ok("jobspecs", "list", "-b", "feature")
+    cli.ok("dataset", "create", "t.root", "-b", "root", "--create")
 
 
 def test_t04_every_verb_of_python_names_the_nearest_branch_and_creates_nothing(
@@ -230,6 +238,11 @@ def test_t04_http_and_pages_name_the_nearest_branch(api: Api) -> None:
     for make in (branches_page, lineage_page, review_page):
         page = make_safely(make, visit(store, branch="mastr"))
         assert page.status == 404 and "did you mean" in text_of(page), make
+    for context in ("mastr", "mastr@3", "mastr@2026-11-01"):
+        for tab in ("content", "history", "compare"):
+            shown = visit(store, "raw.scans", branch=context, tab=tab)
+            page = make_safely(dataset_page, shown)
+            assert page.status == 404 and "did you mean" in text_of(page), (context, tab)
     assert _rows(store) == before
 
 

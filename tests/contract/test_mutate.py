@@ -192,7 +192,8 @@ def test_mutate_with_a_mistake_says_where(
 
 def test_mutate_of_an_unknown_table_names_the_nearest(made_sqlite_url: str, tmp_path: Path) -> None:
     with graph_store(made_sqlite_url, tmp_path) as store:
-        with pytest.raises(UnknownTable, match=r"Did you mean 'graph\.person'"):
+        words = r"Table does not exist: graph\.prson on master\. Did you mean 'graph\.person'"
+        with pytest.raises(UnknownTable, match=words):
             store.mutate("master", "delete from graph.prson")
         with pytest.raises(NotFound, match="branch 'nowhere' does not exist"):
             store.mutate("nowhere", "delete from graph.person")

@@ -184,6 +184,16 @@ def test_schema_apply_of_the_impossible_is_refused(
             apply_text(store, _one(columns, more))
 
 
+def test_schema_apply_of_a_reference_to_a_missing_table_names_the_nearest(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    with graph_store(made_catalog_url, tmp_path) as store:
+        text = GRAPH.replace('dataset = "graph.person"', 'dataset = "graph.persn"')
+        words = r"Table does not exist: graph\.persn on master\. Did you mean 'graph\.person'"
+        with pytest.raises(InvalidSchemaFile, match=words):
+            apply_text(store, text)
+
+
 def test_schema_apply_renames_a_dataset_and_references_follow(
     made_catalog_url: str, tmp_path: Path
 ) -> None:

@@ -51,7 +51,7 @@ def publish_table(name: str, rows: int) -> None:
 
 
 def test_dataset_create_prints_the_noun(cli: Cli) -> None:
-    made = cli.json("dataset", "create", "sales.orders", "-b", "trunk")
+    made = cli.json("dataset", "create", "sales.orders", "-b", "trunk", "--create")
     assert made == {"dataset": "sales.orders", "kind": "table", "branches": ["trunk"]}
     assert cli.error("dataset", "create", "sales.orders", code=4) == "dataset_exists"
 

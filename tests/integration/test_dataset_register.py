@@ -152,7 +152,7 @@ def test_register_on_a_branch_that_shows_the_table_is_refused(
     location = their_table(elsewhere).metadata_location
     register(cli, location)
     assert register(cli, location, code=4)["code"] == "table_exists"
-    cli.ok("dataset", "create", "raw.other", "--kind", "files", "--branch", "other")
+    cli.ok("dataset", "create", "raw.other", "--kind", "files", "--branch", "other", "--create")
     assert register(cli, location, "-b", "other")["branches"] == ["master", "other"]
 
 

@@ -169,5 +169,5 @@ def test_show_of_a_branch_or_a_publication_that_is_not_there_is_an_error(cli: Cl
     assert show(cli, "-b", "feature>master", name="raw.scans")["files"] == 1
     assert show(cli, "-b", "master@2", name="raw.scans")["files"] == 1
     assert cli.error("dataset", "show", "raw.scans", "-b", "master@99", code=3) == "not_found"
-    cli.ok("dataset", "create", "raw.other", "--kind", "files", "--branch", "feature")
+    cli.ok("dataset", "create", "raw.other", "--kind", "files", "--branch", "feature", "--create")
     assert show(cli, name="raw.other")["branches"] == ["feature"]

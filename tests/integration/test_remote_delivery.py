@@ -86,15 +86,16 @@ def test_code_is_taken_from_admins_alone_unless_the_operator_says_otherwise(
     token = small_api.token("walt", Role.WRITER, "walt/*")
     with headgate.open(small_api.url, token=token) as walt:
         with pytest.raises(RoleDenied, match=r"writer and may not publish code\."):
-            walt.publish_jobspecs(work.root, branch="walt/x")
+            walt.publish_jobspecs(work.root, branch="walt/x", fallback=["master"])
         front.app = create_server(small_api.store, code_from=Role.WRITER)
-        assert len(walt.publish_jobspecs(work.root, branch="walt/x").published) == 2
+        made = walt.publish_jobspecs(work.root, branch="walt/x", fallback=["master"])
+        assert len(made.published) == 2
         with pytest.raises(RoleDenied, match=r"publish code on branch 'other' \(only walt"):
-            walt.publish_jobspecs(work.root, branch="other")
+            walt.publish_jobspecs(work.root, branch="other", fallback=["master"])
         # The client reports a clean commit; the server cannot verify it.
         small_api.store.protect("walt/x")
         with pytest.raises(BranchProtected):
-            walt.publish_jobspecs(work.root, branch="walt/x")
+            walt.publish_jobspecs(work.root, branch="walt/x", fallback=["master"])
     wanted = [(e["code"], e["wanted"]) for e in small_api.admin.get("/events", kind="refused")]
     assert wanted[0] == ("branch_protected", "publish_jobspecs")
 

@@ -81,6 +81,10 @@ class Repository:
         """Return the commit of a ref or id, if this clone has it."""
         return self._try("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
 
+    def has_branch(self, name: str) -> bool:
+        """Return whether Git has a branch of this name, here or on a remote."""
+        return self._try("show-ref", "--quiet", "--", name) is not None
+
     def branch(self) -> str:
         """Return the checked-out branch."""
         found = self.find_branch()
@@ -560,7 +564,7 @@ def compare_with_fallback(
     """
     own = found.source.repository
     branch = found.source.branch
-    known = {name: jobspecs(branch=name) for name in dict.fromkeys((branch, *fallback))}
+    known = {name: _known(jobspecs, branch=name) for name in dict.fromkeys((branch, *fallback))}
     every = [spec for specs in known.values() for spec in specs]
     former = _former_projects(project, found, every)
     found = replace(found, former=tuple(former))
@@ -579,6 +583,29 @@ def compare_with_fallback(
         declared -= {output for spec in theirs for output in spec["outputs"]}
         return replace(found, declared_before=tuple(sorted(declared)))
     return found
+
+
+def _known(jobspecs: FindJobSpecs, **asked: str) -> Sequence[Mapping[str, Any]]:
+    """Return the JobSpecs of a branch name; none if the name is new."""
+    try:
+        return jobspecs(**asked)
+    except errors.BranchNowhere:
+        return ()
+
+
+def check_new_branch(project: Repository, branch: str, jobspecs: FindJobSpecs) -> None:
+    """Raise for a name that neither the store nor Git has as a branch: it may be misspelled."""
+    if project.has_branch(branch):
+        return
+    try:
+        jobspecs(branch=branch)
+    except errors.BranchNowhere as error:
+        remedy = (
+            f"Publish from the Git branch {branch!r}, or name what it falls back to: --fallback."
+        )
+        raise errors.BranchNowhere(
+            branch=branch, near=error.facts.get("near", ()), remedy=remedy
+        ) from None
 
 
 def _former_projects(
@@ -752,7 +779,7 @@ def find_unpublished(directory: Path, branch: str, jobspecs: FindJobSpecs) -> Un
         if commit is None:
             return None
         changes = project.changes() if checked_out else ()
-        known = jobspecs(branch=branch, repository=project.identity())
+        known = _known(jobspecs, branch=branch, repository=project.identity())
         # The marks of JobSpecs that were removed earlier keep the commits of that time.
         newest = max(known, key=lambda spec: str(spec["published_at"]), default=None)
         if newest is None:

@@ -210,7 +210,6 @@ All = Annotated[bool, typer.Option("--all", help="Build every dataset that has a
 Upstream = Annotated[bool, typer.Option("--upstream", help="Also build all upstream datasets.")]
 Force = Annotated[bool, typer.Option("--force", help="Run fresh jobs too.")]
 Full = Annotated[bool, typer.Option("--full", help="Rerun incremental jobs and read all input.")]
-Create = Annotated[bool, typer.Option("--create", help="Accept a branch that does not exist yet.")]
 Parameters = Annotated[
     list[str] | None,
     typer.Option("--param", metavar="NAME=VALUE", help="Set a parameter; repeatable."),
@@ -226,7 +225,7 @@ def plan(
     upstream: Upstream = False,
     force: Force = False,
     full: Full = False,
-    create: Create = False,
+    create: output.CreateOption = False,
     param: Parameters = None,
     graph: Annotated[
         GraphFormat | None, typer.Option("--graph", help="Print the graph of datasets.")
@@ -292,7 +291,7 @@ def build(
     upstream: Upstream = False,
     force: Force = False,
     full: Full = False,
-    create: Create = False,
+    create: output.CreateOption = False,
     param: Parameters = None,
     atomic: Annotated[
         bool, typer.Option("--atomic", help="Publish all outputs together, after the last job.")

@@ -25,6 +25,7 @@ def create(
         typer.Option("--kind", case_sensitive=False, help="Table, tree of files or view."),
     ] = DatasetKind.TABLE,
     branch: output.BranchOption = None,
+    create_branch: output.CreateOption = False,
     actor: output.ActorOption = None,
     key: output.KeyOption = None,
     json: output.JsonOption = False,
@@ -34,6 +35,8 @@ def create(
     Example: headgate dataset create raw.scans --kind files
     """
     with connection.open(actor=actor) as hg:
+        if branch and not create_branch:
+            hg.jobspecs(branch=branch, dataset=name)
         dataset, root = hg.dataset(name), branch or hg.settings.builds.branch
         dataset.create(kind=kind, branch=root, idempotency_key=key)
         made, branches = dataset.load(), dataset.branches()
@@ -105,6 +108,7 @@ def register(
         ),
     ],
     branch: output.BranchOption = None,
+    create_branch: output.CreateOption = False,
     actor: output.ActorOption = None,
     key: output.KeyOption = None,
     json: output.JsonOption = False,
@@ -117,6 +121,8 @@ def register(
     Example: headgate dataset register sales.orders --metadata-location s3://lake/sales/orders
     """
     with connection.open(actor=actor) as hg:
+        if branch and not create_branch:
+            hg.jobspecs(branch=branch, dataset=name)
         dataset, target = hg.dataset(name), branch or hg.settings.builds.branch
         dataset.register(location, branch=target, idempotency_key=key)
         made, branches = dataset.load(), dataset.branches()

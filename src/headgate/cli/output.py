@@ -42,6 +42,9 @@ LimitOption = Annotated[
     int, typer.Option("--limit", min=1, max=MAX_COUNT, help="Maximum number of rows.")
 ]
 BranchOption = Annotated[str | None, typer.Option("--branch", "-b", help="Branch name.")]
+CreateOption = Annotated[
+    bool, typer.Option("--create", help="Accept a branch that does not exist yet.")
+]
 ContextOption = Annotated[
     str | None,
     typer.Option("--branch", "-b", help="Branch, chain `a>b`, moment `a@12`, or `txn:ID`."),

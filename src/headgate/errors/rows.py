@@ -20,7 +20,7 @@ class InvalidScript(Invalid, code="invalid_script"):
 
 class UnknownTable(Invalid, code="unknown_table"):
     template = (
-        "line {line}, column {column}: {context!r} has no table {table!r}. {hint} "
+        "line {line}, column {column}: Table does not exist: {table} on {context}. {hint} "
         "To read through a fallback, write the branch as '{context}>FALLBACK'."
     )
     table: str

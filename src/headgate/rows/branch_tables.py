@@ -131,13 +131,14 @@ class BranchTables:
         if found is not None and name in self._created:
             return found
         if found is None or found.version is None:
-            raise self._unknown(name, line, column)
+            raise self.unknown(name, line, column)
         check_is_table(found, line=line)
         if found.shown is not None:
             check_kept(found.shown)
         return found
 
-    def _unknown(self, name: DatasetName, line: int, column: int) -> errors.HeadgateError:
+    def unknown(self, name: DatasetName, line: int = 0, column: int = 0) -> errors.HeadgateError:
+        """Return the error of a table that the context lacks, with the nearest name."""
         datasets = self.database.read(records.list_datasets)
         names = [str(dataset.name) for dataset in datasets]
         # A name that exists on other branches is not a misspelling.

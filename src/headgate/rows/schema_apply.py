@@ -324,9 +324,8 @@ class _Planner:
                 continue
             if name not in self.plans and self._find_shown(name) is None:
                 if refers:
-                    context = str(self.branch_tables.context)
-                    reason = f"there is no table {other} on {context!r} to refer to"
-                    raise self.file.error(spec.name, "references", reason=reason)
+                    missing = self.branch_tables.unknown(name)
+                    raise self.file.error(spec.name, "references", reason=missing.message)
                 continue
             metadata = self._next_metadata(name)
             if refers and len(constraints.constraints_of(metadata).key) != 1:

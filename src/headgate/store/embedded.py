@@ -645,9 +645,16 @@ class Store(StoreQueries, AdminVerbs):
         :param fallback: branches that the branch falls back to, by default those of the settings.
             Transforms that the project removed since it left them are marked as removed.
         """
-        from headgate.builds.project import compare_with_fallback, discover, find_project  # noqa: PLC0415  (slow)
+        from headgate.builds.project import (  # noqa: PLC0415  (slow)
+            check_new_branch,
+            compare_with_fallback,
+            discover,
+            find_project,
+        )
 
         project = find_project(directory)
+        if branch is not None and fallback is None:
+            check_new_branch(project, names.check_branch_name(branch), self.jobspecs)
         found = discover(project, branch=branch, allow_dirty=allow_dirty, committed=committed)
         if fallback is None:
             fallback = self.settings.builds.fallback_of(found.source.branch)

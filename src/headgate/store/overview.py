@@ -13,7 +13,7 @@ from headgate.catalog.builds import list_builds, load_build
 from headgate.catalog.database import Connection
 from headgate.catalog.jobspecs import load_jobspecs
 from headgate.catalog.log import earlier_datasets, list_history
-from headgate.catalog.resolve import check_exists, find_shown
+from headgate.catalog.resolve import check_context, check_exists, find_shown
 from headgate.errors import NotFound
 from headgate.model import nouns
 from headgate.model.contexts import BranchContext, parse_context
@@ -134,6 +134,8 @@ class Overview:
             known = {branch.name: branch for branch in branches}
             default = primary if primary in known else next(iter(known), primary)
             chosen = parse_context(context or default)
+            if context:
+                check_context(connection, chosen)
             if isinstance(chosen, BranchContext):
                 # A failed build can leave a dataset without branches: that is not an error here.
                 if known and not known.keys() & set(chosen.chain):

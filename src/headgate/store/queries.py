@@ -174,6 +174,8 @@ class StoreQueries(StoreBase):
         :param kind: only operations of this kind.
         """
         found = self.database.read(lambda c: find_operations(c, key, branch=branch, kind=kind))
+        if branch and not found:
+            self.database.read(lambda c: check_exists(c, [branch], past=True))
         return single_operation(key, found)
 
     def opened(self, id: str) -> TransactionHandle | UnitHandle:
@@ -203,6 +205,8 @@ class StoreQueries(StoreBase):
                 c, branch=branch, dataset=dataset, repository=repository, commit=commit
             )
         )
+        if branch and not found:
+            self.database.read(lambda c: check_exists(c, [branch]))
         return [documents.jobspec_json(spec) for spec in found]
 
     def builds(self, *, limit: int = 50, after: str | None = None) -> list[documents.Json]:
