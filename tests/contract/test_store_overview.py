@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -198,6 +200,28 @@ def test_review_page_lists_branches_of_data_and_those_with_jobspecs_alone(store:
     links = re.findall(r'href="/review\?branch=(\w+)">', shown)
     assert links == ["feature", "logic"]
     assert "1 transform changed" in text_of(review_page(visit(store, branch="logic")))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
+def test_review_page_lists_every_name_once_on_its_pages(
+    store: Store, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr("headgate.server.web.review_page._BRANCHES", size)
+    for name in ("b", "d"):
+        store.dataset("s.a").branch(name).create(parent="master")
+    for name in ("a", "c", "z"):
+        publish(store, name, files_spec("s.a", logic="2"))
+    query, pages = dict[str, str](), list[list[str]]()
+    while not pages or query:
+        here = Visit(store=store, grant=Grant(actor="ana", role=Role.ADMIN), query=query)
+        shown = text_of(review_page(here))
+        pages.append(re.findall(r'href="/review\?branch=(\w+)">', shown))
+        onward = re.search(r'href="/review\?([^"]*)"[^>]*>Next page', shown)
+        query = dict(parse_qsl(unescape(onward[1]))) if onward else {}
+        assert len(pages) < 9
+    # The primary branch is on a page, and not listed.
+    assert [name for page in pages for name in page] == ["b", "d", "feature", "a", "c", "z"]
+    assert max(map(len, pages)) <= size
 
 
 def test_build_page_cancels_in_the_name_of_the_visitor(store: Store) -> None:

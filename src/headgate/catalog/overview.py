@@ -186,10 +186,11 @@ def list_branch_names(
     return list(_summed(connection, list(named)).values())
 
 
-def list_logic_names(connection: sa.Connection, *, limit: int) -> list[str]:
+def list_logic_names(connection: sa.Connection, *, after: str = "", limit: int) -> list[str]:
     """Return branch names, in order, that have JobSpecs and that no dataset has as a branch."""
     name = jobspec_outputs.c.branch
-    query = sa.select(name).distinct().where(name.not_in(sa.select(branches.c.name)))
+    is_apart = name.not_in(sa.select(branches.c.name))
+    query = sa.select(name).distinct().where(is_apart, name > after)
     return list(connection.execute(query.order_by(name).limit(limit)).scalars())
 
 

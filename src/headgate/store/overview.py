@@ -83,9 +83,11 @@ class Overview:
             )
         )
 
-    def logic_names(self, *, limit: int) -> list[str]:
+    def logic_names(self, *, after: str = "", limit: int) -> list[str]:
         """Return branch names with JobSpecs that no dataset has as a branch, in order."""
-        return self.store.database.read(lambda c: overview.list_logic_names(c, limit=limit))
+        return self.store.database.read(
+            lambda c: overview.list_logic_names(c, after=after, limit=limit)
+        )
 
     def find_branch(self, name: str) -> nouns.BranchNameLine | None:
         """Return the summary of a branch name over all datasets; None if no dataset has it.

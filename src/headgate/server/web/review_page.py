@@ -73,6 +73,8 @@ _UNCHECKED = (
 _SAMPLES = 3
 _PAGE_DATASETS = 5
 _BRANCHES = 100
+# Names that only JobSpecs have follow the branches; no name starts with the mark of their cursors.
+_LOGIC = "~"
 _CONFLICTS = 20
 
 
@@ -123,21 +125,22 @@ def review_page(visit: Visit) -> Page:
 
 
 def _choose(visit: Visit) -> Page:
-    _, found = visit.store.overview.branches(after=visit.param("after"), limit=_BRANCHES + 1)
-    lines, steps = split_page(visit, markup.REVIEW, found, _BRANCHES, lambda last: last.name)
-    named: list[tuple[str, str | None, markup.Child]] = [
-        (line.name, line.parent, standing(line)) for line in lines
-    ]
-    if not visit.param("after"):
-        published = visit.store.overview.logic_names(limit=_BRANCHES)
-        named += [(name, None, "none yet: only JobSpecs") for name in published]
+    after, found = visit.param("after"), list[tuple[str, str | None, markup.Child, str]]()
+    if not after.startswith(_LOGIC):
+        _, lines = visit.store.overview.branches(after=after, limit=_BRANCHES + 1)
+        found = [(line.name, line.parent, standing(line), line.name) for line in lines]
+        after = ""
+    if room := _BRANCHES + 1 - len(found):
+        names = visit.store.overview.logic_names(after=after.removeprefix(_LOGIC), limit=room)
+        found += [(name, None, "none yet: only JobSpecs", _LOGIC + name) for name in names]
+    named, steps = split_page(visit, markup.REVIEW, found, _BRANCHES, lambda last: last[-1])
     rows = [
         (
             markup.link(name, markup.with_query(markup.REVIEW, branch=name)),
             parent or visit.primary,
             data,
         )
-        for name, parent, data in named
+        for name, parent, data, _ in named
         if name != visit.primary
     ]
     hint = "Make a branch of a dataset, or build on one, and it can be reviewed here."
