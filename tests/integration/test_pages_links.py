@@ -44,6 +44,7 @@ from headgate.catalog.builds import JobRecord, end_build_in, record_build_in
 from headgate.catalog.database import Connection
 from headgate.model.access import Grant, Role
 from headgate.model.ids import mint_build
+from headgate.model.names import DatasetName
 from headgate.server.web.branches_page import branches_page
 from headgate.server.web.build_page import build_page, builds_page
 from headgate.server.web.dataset_page import dataset_page
@@ -54,11 +55,13 @@ from headgate.server.web.log_page import log_page
 from headgate.server.web.page import PageMaker, Visit
 from headgate.server.web.review_page import review_page
 from headgate.store.embedded import Store
-from tests.support.metadata import column, schema, table
+from tests.support.iceberg import Front, Served
+from tests.support.metadata import change, column, schema, table
 from tests.support.pages import text_of
-from tests.support.pipelines import files_spec, publish
-from tests.support.stores import files_branch, new_store, put
+from tests.support.pipelines import build, files_spec, publish
+from tests.support.stores import files_branch, load, new_store, put
 from tests.support.tables import create_tables, iceberg_client
+from tests.support.views import make_view
 
 MAKERS: dict[str, PageMaker] = {
     "/": datasets_page,
@@ -70,7 +73,9 @@ MAKERS: dict[str, PageMaker] = {
     "/review": review_page,
 }
 _HREF = re.compile(r'href="([^"#][^"]*)"')
-_MOST_PAGES = 400
+_MOST_PAGES = 2_000
+ODD = ("a/b", "a.b", "a b", "ünï 名 ☃", "q?x=1&y#z", "<b>", "50%41", "'\"", "a>b@1", "n" * 200)
+ODD_BRANCH = "b/" + "n" * 198
 _NOON = datetime.datetime(2026, 1, 2, 12, 0, 0, 1, tzinfo=datetime.UTC)
 VALUES: dict[str, tuple[IcebergType, object]] = {
     "flag": (BooleanType(), True),
@@ -132,8 +137,9 @@ def _all_types() -> tuple[Schema, pa.Table]:
 
 
 @pytest.fixture
-def store(made_sqlite_url: str, tmp_path: Path) -> Iterator[Store]:
+def store(made_sqlite_url: str, tmp_path: Path, front: Front) -> Iterator[Store]:
     with new_store(made_sqlite_url, tmp_path) as made:
+        fill_odd(made, front)
         fill(made)
         yield made
 
@@ -147,6 +153,7 @@ def fill(store: Store) -> None:
         client.create_table("shop.all_types", schema).append(rows)
         client.create_table("shop.empty", schema)
         client.create_table("shop.old", schema).append(rows)
+    _hold_a_job(store)
     scans = files_branch(store)
     put(scans, **{"2026/ä b?#&.csv": "a", "readme.md": "hello", "2026/x/y.txt": ""})
     files_branch(store, "raw.nothing")
@@ -166,13 +173,60 @@ def fill(store: Store) -> None:
         client.load_table("shop.orders").append(pa.table({"id": [3], "name": ["c"]}))
     for name in ("shop.all_types", "shop.orders", "shop.old", "raw.scans"):
         store.dataset(name).branch("gone").delete()
-    publish(store, "master", files_spec("s.made", "raw.scans"))
+    publish(store, "master", files_spec("s.made", "raw.scans"), files_spec("s.held", logic="2"))
     publish(store, "feature/x.y", files_spec("s.other", "raw.scans", logic="2"))
     scans.transaction("APPEND")
     store.protect("master")
     store.create_token(actor="bo", role=Role.READER)
     for state in ("running", "succeeded", "failed", "canceled"):
         record_build(store, state)
+
+
+def _hold_a_job(store: Store) -> None:
+    """Build s.held, reset the result away, and build it again: its job is held."""
+    for logic in ("1", "2"):
+        publish(store, "master", files_spec("s.held", logic=logic))
+        build(store, "s.held")
+    branch = store.dataset("s.held").branch("master")
+    branch.reset(to=branch.history()[1].id)
+    [job] = build(store, "s.held").jobs
+    assert job.reason.value == "held"
+
+
+def fill_odd(store: Store, front: Front) -> None:
+    """Make odd names, a renamed table and its branch, views, and rows in format version 3."""
+    schema, rows = _all_types()
+    with iceberg_client(store, "master") as client:
+        client.create_namespace("shop")
+        client.create_table("shop.before", schema).append(rows)
+        store.dataset("shop.before").branch("other").create(parent="master")
+        client.rename_table("shop.before", "shop.after")
+        client.load_table("shop.after").append(rows)
+        client.create_namespace("odd")
+        for name in ODD:
+            table = pa.table({name: [1], f"{name} 2": ["x"]})
+            client.create_table(("odd", name), table.schema).append(table)
+            files = files_branch(store, f"files.`{name}`")
+            put(files, **{f"{name.replace('/', '-')}.csv": name})
+            files.dataset.branch(ODD_BRANCH).create(parent="master")
+            files.dataset.tag(f"tag-{ODD.index(name)}", at=str(files.load().view))
+    written = store.tables.read(str(_version(store, "shop.after"))).metadata
+    upgrade = {"action": "upgrade-format-version", "format-version": 3}
+    file = store.settings.root / "v3_rows.metadata.json"
+    file.write_bytes(orjson.dumps(change(dict(written), upgrade)))
+    store.dataset("new.rows").register(str(file), branch="master")
+    with Served(store, front).client() as master:
+        master.call("POST", "namespaces", {"namespace": ["db"]}).raise_for_status()
+        for name in ("v", "v 2/ü"):
+            make_view(master, name)
+    store.dataset("db.v").branch(ODD_BRANCH).create(parent="master")
+
+
+def _version(store: Store, name: str) -> str:
+    view = store.dataset(name).branch("master").load().view
+    version = load(store, view).version if view else None
+    assert version is not None
+    return version.location
 
 
 def record_build(store: Store, state: str) -> None:
@@ -252,15 +306,20 @@ def crawl(store: Store, role: Role) -> dict[str, str]:
             broken.append(f"{found.status} {href}: {pages[href][:300]}")
         links = [html.unescape(link) for link in _HREF.findall(pages[href])]
         waiting += [link for link in links if not link.startswith("/assets")]
-    assert broken == []
+    assert broken == [] and not set(waiting) - pages.keys()
     return pages
 
 
 def test_pages_of_a_rich_store_have_no_dead_link(store: Store) -> None:
     pages = crawl(store, Role.ADMIN)
-    assert len(pages) > 60
+    assert len(pages) > 600
     everything = "".join(pages.values())
     assert "123456789.123456789" in everything and "gone" in pages["/log"]
+    odd = [DatasetName(namespace=(space,), name=n) for space in ("odd", "files") for n in ODD]
+    for name in ("shop.after", "new.rows", "db.v", "s.held", *map(str, odd)):
+        assert any(name in unquote(address) for address in pages), name
+    assert "123456789.123456789" in pages["/datasets/new.rows"]
+    assert "held" in pages["/lineage"] and any(ODD_BRANCH in unquote(href) for href in pages)
 
 
 def test_datasets_page_finds_names_with_all_words(store: Store) -> None:
