@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,24 @@ from headgate.model.object_store import ObjectStore
 from headgate.settings import Settings
 from headgate.storage.local import LocalStore
 from headgate.store.embedded import Store
+from tests.support.catalogs import make_catalog
 from tests.support.cli import Cli, new_cli
 from tests.support.postgres import PostgresServer
+from tests.support.s3 import running_s3
 from tests.support.stores import DATASET, content, files_branch, new_settings, put
-from tests.support.upkeep import leave_orphans, let_days_pass, stored_keys, tidy, tidy_twice
+from tests.support.upkeep import (
+    leave_orphans,
+    let_days_pass,
+    stored_keys,
+    tidy,
+    tidy_later,
+    tidy_twice,
+)
 
 # Makes a copy of the catalog, as of now, and returns its URL.
 Copy = Callable[[], str]
+# Returns the settings of a store with the catalog at a URL.
+Place = Callable[[str], Settings]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -118,8 +130,57 @@ def _forget_identity(url: str, root: Path) -> None:
     database.close()
 
 
+@pytest.mark.parametrize("writer", ["original", "both"])
 @pytest.mark.parametrize("first", ["original", "copy"])
-def test_s02_of_two_copies_of_a_catalog_only_the_one_that_cleaned_up_first_cleans_up(
+def test_s02_of_two_copies_of_a_catalog_none_deletes_what_another_has_published_since(
+    catalog: tuple[str, Copy], tmp_path: Path, first: str, writer: str
+) -> None:
+    _check_none_deletes(catalog, lambda url: _settings(url, tmp_path), first, writer)
+
+
+@pytest.mark.parametrize("catalog", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("first", ["original", "copy"])
+def test_s02_of_two_copies_of_a_catalog_none_deletes_what_another_has_published_to_a_bucket(
+    catalog: tuple[str, Copy], tmp_path: Path, first: str
+) -> None:
+    with running_s3(tmp_path) as server:
+        bucket = f"s3://{server.create_bucket()}/warehouse"
+
+        def place(url: str) -> Settings:
+            return replace(_settings(url, tmp_path), warehouse=bucket, environ=server.options)
+
+        _check_none_deletes(catalog, place, first, "original")
+
+
+def _check_none_deletes(catalog: tuple[str, Copy], place: Place, first: str, writer: str) -> None:
+    """Copy the catalog, publish by one or both, and clean up by both, in this order."""
+    make_catalog(catalog[0])
+    with Store(place(catalog[0])) as store:
+        put(files_branch(store), a="1")
+    urls = {"original": catalog[0], "copy": catalog[1]()}
+    writers = [name for name in urls if writer in {name, "both"}]
+    for name in writers:
+        with Store(place(urls[name])) as store:
+            put(store.dataset(DATASET).branch("master"), b=name)
+    order = [first, *urls.keys() - {first}]
+    # Old enough to be condemned at first, and swept later.
+    for days in (40, 42):
+        for name in order:
+            with Store(place(urls[name])) as store:
+                if writers == [name]:
+                    tidy_later(store, days)
+                    continue
+                with pytest.raises(CleanupHeld, match=r"has published|has cleaned up"):
+                    tidy_later(store, days)
+                with pytest.raises(CleanupHeld):
+                    tidy(store, dry_run=True)
+    for name in writers:
+        with Store(place(urls[name])) as store:
+            assert content(store.dataset(DATASET).branch("master")) == {"a": "1", "b": name}
+
+
+@pytest.mark.parametrize("first", ["original", "copy"])
+def test_s02_of_two_copies_that_published_nothing_since_the_first_to_clean_up_goes_on(
     catalog: tuple[str, Copy], tmp_path: Path, first: str
 ) -> None:
     _filled(catalog[0], tmp_path)
@@ -129,18 +190,49 @@ def test_s02_of_two_copies_of_a_catalog_only_the_one_that_cleaned_up_first_clean
         Store(_settings(urls[first], tmp_path)) as winner,
         Store(_settings(urls[second], tmp_path)) as loser,
     ):
-        put(winner.dataset(DATASET).branch("master"), b="2")
-        put(loser.dataset(DATASET).branch("master"), c="3")
-        # Old enough to be deleted by either: each needs a file that the other does not know.
-        for store in (winner, loser):
-            let_days_pass(store, 100)
         tidy(winner)
         before = stored_keys(winner)
         for dry_run in (True, False):
             with pytest.raises(CleanupHeld):
                 tidy(loser, dry_run=dry_run)
-        assert stored_keys(winner) == before
-        assert content(loser.dataset(DATASET).branch("master")) == {"a": "1", "c": "3"}
+        tidy(winner)
+        # Also the winner, once the other one has data that it does not know.
+        put(loser.dataset(DATASET).branch("master"), c="3")
+        for store in (winner, loser):
+            with pytest.raises(CleanupHeld):
+                tidy(store)
+        assert stored_keys(winner) > before
+
+
+def test_s02_trace_that_a_killed_process_did_not_leave_is_left_at_the_next_opening(
+    catalog: tuple[str, Copy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _filled(catalog[0], tmp_path)
+    copied = catalog[1]()
+    with monkeypatch.context() as patched:
+        patched.setattr(warehouse.Traces, "leave", lambda *_: None)
+        with Store(_settings(catalog[0], tmp_path)) as store:
+            put(store.dataset(DATASET).branch("master"), b="2")
+    with Store(_settings(catalog[0], tmp_path)):
+        pass
+    with Store(_settings(copied, tmp_path)) as copy, pytest.raises(CleanupHeld):
+        tidy(copy)
+    with Store(_settings(catalog[0], tmp_path)) as store:
+        tidy(store)
+
+
+def test_s02_traces_of_publications_do_not_pile_up(
+    catalog: tuple[str, Copy], tmp_path: Path
+) -> None:
+    _filled(catalog[0], tmp_path)
+    for number in range(3):
+        with Store(_settings(catalog[0], tmp_path)) as store:
+            for each in range(3):
+                put(store.dataset(DATASET).branch("master"), b=f"{number} {each}")
+            traces = {info.key for info in store.objects.list(warehouse.MARKERS)}
+            # The marker, the newest trace, and the one of the process before.
+            assert len(traces) <= 3, traces
+            tidy(store)
 
 
 def test_s02_catalog_restored_from_before_a_cleanup_is_held_until_it_is_confirmed(

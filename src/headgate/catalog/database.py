@@ -34,7 +34,7 @@ from sqlalchemy.pool import QueuePool
 
 from headgate import errors
 from headgate.model.failpoints import Failpoint, reach
-from headgate.model.ids import Instant
+from headgate.model.ids import Instant, OperationId, PublicationNumber
 from headgate.model.names import invalid_text
 from headgate.storage.local import create_private
 
@@ -260,6 +260,8 @@ _MOST_CONNECTIONS = 32
 _RESERVED_CONNECTIONS = 8
 # True for operations that other writers wait for: they use connections of their own.
 RESERVED: ContextVar[bool] = ContextVar("RESERVED", default=False)
+# Key of the publications of a unit of work, in the information of its connection.
+PUBLISHED = "published"
 NOW = {
     # SQLite uses the machine's clock, in milliseconds; 'now' has one value per statement.
     "sqlite": text(
@@ -293,6 +295,8 @@ class Database:
         self.where = self.url.render_as_string(hide_password=True)
         # Called after every unit of work with `writing`, its duration in seconds, and its error.
         self.observe: Callable[[bool, float, errors.HeadgateError | None], None] | None = None
+        # Called after every unit of work that published, with its newest publication.
+        self.on_publication: Callable[[PublicationNumber, OperationId], None] | None = None
         # The schema that this release writes; every write transaction checks it. None: unchecked.
         self.schema_version: int | None = None
         # Limits what units of work read; see `limited_to`.
@@ -322,7 +326,17 @@ class Database:
 
     def write(self, work: Callable[[Connection], T]) -> T:
         """Run work in one SQL transaction: all of it is committed, or nothing."""
-        return self._run(work, writing=True)
+        published: list[tuple[PublicationNumber, OperationId]] = []
+
+        def noted(connection: Connection) -> T:
+            published.clear()
+            connection.info[PUBLISHED] = published
+            return work(connection)
+
+        result = self._run(noted, writing=True)
+        if published and self.on_publication is not None:
+            self.on_publication(*published[-1])
+        return result
 
     def limited_to(self, policy: ReadPolicy) -> Self:
         """Return this catalog as the policy shows it; the two share their connections.

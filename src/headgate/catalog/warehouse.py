@@ -6,6 +6,9 @@ cleanup that deletes first replaces the incarnation, in the marker and in the ca
 catalog knows only the incarnation of the time when it was copied, so of two copies only one can
 clean up after that.
 
+Each publication leaves its number and its operation in the warehouse, under a name that a copy from
+before it does not know. A catalog deletes nothing while there is such a trace of another one.
+
 Markers are numbered objects. The newest counts, and creating the next number is a compare-and-swap
 on any store.
 """
@@ -13,8 +16,10 @@ on any store.
 from __future__ import annotations
 
 import secrets
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, islice
@@ -25,11 +30,13 @@ from sqlalchemy import Connection, delete, insert, select
 from headgate import errors
 from headgate.catalog.database import Database, as_unit_of_work
 from headgate.catalog.records import lock_counter
-from headgate.catalog.schema import log_counter, store, versions
+from headgate.catalog.schema import log_counter, publications, store, versions
+from headgate.model.ids import OperationId, PublicationNumber
 from headgate.model.object_store import ObjectStore
 
 # Keys below this directory are not data, and cleanup does not touch them.
 MARKERS = "headgate"
+_MARKER, _TRACE = f"{MARKERS}/marker-", f"{MARKERS}/history-"
 # What Headgate writes into a warehouse.
 _CONTENT = ("objects", "tables", "bundles")
 _TRIES = 20
@@ -65,6 +72,10 @@ class Identity:
     # Set by a person who let a new catalog take over: nothing is deleted until it is confirmed.
     is_held: bool = False
 
+    @property
+    def incarnations(self) -> set[str | None]:
+        return {self.incarnation, self.next}
+
 
 # --- marker ---------------------------------------------------------------------------------
 
@@ -72,7 +83,7 @@ class Identity:
 def find_marker(objects: ObjectStore) -> Marker | None:
     """Return the newest marker; None in a warehouse without one."""
     for _ in range(_TRIES):
-        newest = max((info.key for info in objects.list(MARKERS)), default=None)
+        newest = max(_keys(objects, _MARKER), default=None)
         if newest is None:
             return None
         try:
@@ -81,6 +92,10 @@ def find_marker(objects: ObjectStore) -> Marker | None:
             # Replaced by a newer one since the listing.
             continue
     raise errors.StorageUnavailable(where=objects.url, reason="its marker changes all the time")
+
+
+def _keys(objects: ObjectStore, kind: str) -> list[str]:
+    return [info.key for info in objects.list(MARKERS) if info.key.startswith(kind)]
 
 
 def _parse(content: bytes, where: str) -> Marker:
@@ -100,12 +115,58 @@ def _put_marker(objects: ObjectStore, marker: Marker) -> bool:
 
 
 def _key(number: int) -> str:
-    return f"{MARKERS}/marker-{number:012d}.json"
+    return f"{_MARKER}{number:012d}.json"
 
 
 def has_content(objects: ObjectStore) -> bool:
     """Return whether the warehouse has data of any store."""
     return bool(list(islice(chain.from_iterable(map(objects.list, _CONTENT)), 1)))
+
+
+# --- traces of publications -----------------------------------------------------------------
+
+
+class Traces:
+    """Leaves a trace of each publication of this process, and removes the one before."""
+
+    def __init__(self, objects: Callable[[], ObjectStore]) -> None:
+        self._objects = objects
+        self._newest = ""
+        self._lock = threading.Lock()
+
+    def leave(self, number: PublicationNumber, operation: OperationId) -> None:
+        """Leave a trace; if that fails, the next publication or opening of the store leaves one."""
+        with suppress(errors.HeadgateError):
+            key = _trace(number, operation)
+            self._objects().put(key, b"")
+            with self._lock:
+                older, self._newest = sorted((key, self._newest))
+            if older:
+                self._objects().delete([older])
+
+
+def _trace(number: int, operation: str) -> str:
+    return f"{_TRACE}{number:012d}-{operation}"
+
+
+def _known_traces(connection: Connection, traces: list[str]) -> list[str]:
+    """Return those of the traces that publications of this catalog have left, and its newest."""
+    number = publications.c.number
+    numbers = [int(key.removeprefix(_TRACE).partition("-")[0]) for key in traces]
+    query = select(number, publications.c.operation_id).where(
+        number.in_([*numbers, last_publication(connection)])
+    )
+    return sorted(_trace(*row) for row in connection.execute(query))
+
+
+def _tidy_traces(database: Database, objects: ObjectStore) -> None:
+    """Leave the trace of the newest publication, and remove the earlier ones of this catalog."""
+    traces = _keys(objects, _TRACE)
+    known = database.read(lambda c: _known_traces(c, traces))
+    for newest in known[-1:]:
+        if newest not in traces:
+            objects.put(newest, b"")
+    objects.delete(key for key in known[:-1] if key in traces)
 
 
 # --- identity of the catalog ----------------------------------------------------------------
@@ -180,6 +241,10 @@ def check(database: Database, objects: ObjectStore) -> None:
     if identity is not None and marker is not None:
         if marker.store != identity.store:
             raise errors.WarehouseOccupied(warehouse=objects.url, store=marker.store)
+        if not database.is_read_only and marker.incarnation in identity.incarnations:
+            # Of a process that was killed before it left its trace.
+            with suppress(errors.StorageUnavailable):
+                _tidy_traces(database, objects)
         return
     try:
         _claim(database, objects, marker)
@@ -204,7 +269,8 @@ def hold(connection: Connection) -> None:
 
 
 def confirm(database: Database, objects: ObjectStore) -> None:
-    """Make this catalog the one that may clean up, whatever the marker says."""
+    """Make this catalog the one that may clean up, whatever the marker and the traces say."""
+    objects.delete(_keys(objects, _TRACE))
     marker = find_marker(objects)
     held = database.read(find_identity)
     identity = Identity(store=held.store if held is not None else _mint(), incarnation=_mint())
@@ -270,6 +336,8 @@ def check_may_clean(database: Database, objects: ObjectStore) -> None:
 
 def _load_own(connection: Connection, objects: ObjectStore) -> Marker | None:
     """Return the marker of this catalog; None in a store of an earlier release."""
+    # First, so that the catalog is not read before a publication that has left its trace.
+    traces = _keys(objects, _TRACE)
     identity, publication = find_identity(connection), last_publication(connection)
     marker = find_marker(objects)
     if identity is not None and identity.is_held:
@@ -283,8 +351,13 @@ def _load_own(connection: Connection, objects: ObjectStore) -> Marker | None:
             f"a catalog of this store has cleaned up at publication {marker.publication}, "
             f"and this catalog ends at {publication}"
         )
-    elif marker.incarnation not in {identity.incarnation, identity.next}:
+    elif marker.incarnation not in identity.incarnations:
         reason = "another copy of this catalog has cleaned up since this one was copied or restored"
+    elif unknown := set(traces) - set(_known_traces(connection, traces)):
+        reason = (
+            "another copy of this catalog has published since this one was copied or restored "
+            f"({max(unknown)})"
+        )
     else:
         return marker
     raise errors.CleanupHeld(warehouse=objects.url, reason=reason)

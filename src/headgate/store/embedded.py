@@ -367,6 +367,7 @@ class Store(StoreQueries, AdminVerbs):
         self.database = self.full_database = Database(
             settings.catalog, primary=settings.builds.branch
         )
+        self.database.on_publication = warehouse.Traces(lambda: self.objects).leave
         ensure_schema(self.database)
         if recover_first:
             self._recover_if_writable()
