@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
 from headgate.model.access import Role
+from headgate.settings import Settings
 from headgate.spark.session import LocalSpark
 from headgate.spark.workplace import EmbeddedEndpoint
 from headgate.storage.local import LocalStore
@@ -59,6 +60,11 @@ class World:
         return _shown(self.store)
 
 
+def _settings(catalog: str, root: Path) -> Settings:
+    """Return settings of a store whose tables may also lie beside the warehouse."""
+    return replace(made_settings(catalog, root), allowed_locations=(f"{root}/lake",))
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def world(request: pytest.FixtureRequest, disk: Disk) -> Iterator[World]:
     """Open a store with three people and one file; SQLite's catalog is on the same disk."""
@@ -66,7 +72,7 @@ def world(request: pytest.FixtureRequest, disk: Disk) -> Iterator[World]:
         catalog = f"sqlite:///{disk.root}/catalog.db"
     else:
         catalog = request.getfixturevalue("postgres_url")
-    settings = made_settings(catalog, disk.root)
+    settings = _settings(catalog, disk.root)
     make_catalog(catalog)
     with Store(settings) as store:
         apply_text(store, GRAPH)
@@ -124,6 +130,15 @@ def _create_by_pyiceberg(world: World) -> None:
         transaction.append(rows)
 
 
+def _create_outside(world: World) -> None:
+    """Create a table beside the warehouse, in new directories, and append to it by PyIceberg."""
+    rows = pa.table({"id": pa.array([1, 2], pa.int64())})
+    place = f"file://{world.disk.root}/lake/new/table"
+    made = world.client().create_table("graph.outside", rows.schema, location=place)
+    made.append(rows)
+    assert list((world.disk.root / "lake/new/table/data").iterdir())
+
+
 _VECTORS = "('format-version' = 3, 'write.delete.mode' = 'merge-on-read')"
 WRITES: list[Callable[[World], None]] = [
     _mutate,
@@ -133,6 +148,7 @@ WRITES: list[Callable[[World], None]] = [
     _put,
     _append_by_pyiceberg,
     _create_by_pyiceberg,
+    _create_outside,
 ]
 
 
@@ -189,7 +205,7 @@ def test_s01_acknowledged_statement_of_duckdb_is_readable_after_a_power_cut(
     _check_restored(world)
 
 
-@pytest.mark.parametrize("write", [_mutate, _append_by_pyiceberg])
+@pytest.mark.parametrize("write", [_mutate, _append_by_pyiceberg, _create_outside])
 def test_s01_write_that_is_not_flushed_is_lost_by_the_cut(
     world: World, write: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,7 +227,7 @@ def _check_restored(world: World) -> None:
     world.endpoint.stop()
     world.store.close()
     world.disk.restore()
-    with Store(made_settings(world.catalog, world.disk.root)) as store:
+    with Store(_settings(world.catalog, world.disk.root)) as store:
         report = store.examine(deep=True)
         assert report["ok"], report
         assert _shown(store) == before

@@ -20,7 +20,7 @@ import orjson
 from headgate.errors import Invalid, ObjectNotFound, StorageUnavailable, UnreadableTableFile
 from headgate.model.ids import DatasetId, Instant, is_dataset_id
 from headgate.model.object_store import ObjectStore
-from headgate.storage.address import canonical, key_below
+from headgate.storage.address import canonical, key_below, open_outside
 from headgate.storage.local import make_private_directory, storage_errors
 from headgate.tables.metadata import Json, Metadata, as_object
 from headgate.tables.referenced_files import find_new_files, get_anywhere
@@ -74,8 +74,11 @@ class TableVersions:
                 f"{store.url}. Name places outside of it."
             )
         # Of a registered table, earlier files are outside of the warehouse.
-        self._get = partial(get_anywhere, store, options or {})
+        self._options = options or {}
+        self._get = partial(get_anywhere, store, self._options)
         self._warehouse = store.url.rstrip("/")
+        # Each by its address: the warehouse, and places outside where new files are.
+        self._stores = {self._warehouse: store}
         self._remembered = remembered
         # Each with the time since which its snapshots are listed.
         self._cache: WeighedCache[tuple[StoredVersion, Instant]] = WeighedCache(limit=cache_bytes)
@@ -130,7 +133,10 @@ class TableVersions:
         them, so they must survive a power failure like the metadata itself.
         The number in the name of the file counts versions for a reader.
         """
-        self._sync(find_new_files(metadata, base, self._get, self.roots(dataset)).addresses())
+        roots = self.roots(dataset)
+        new = find_new_files(metadata, base, self._get, roots).addresses()
+        if new:
+            self._sync(new, (canonical(metadata["location"]), *roots))
         number = len(metadata.get("metadata-log") or metadata.get("version-log") or [])
         listed = metadata.get("snapshots")
         snapshots = orjson.dumps(listed) if listed else None
@@ -175,10 +181,17 @@ class TableVersions:
         self._keep(version, since)
         return version
 
-    def _sync(self, addresses: list[str]) -> None:
+    def _sync(self, addresses: list[str], roots: Sequence[str]) -> None:
+        """Make new files durable, also the local ones below the other `roots`."""
+        waiting = set(addresses)
         try:
-            keys = [key_below(self._warehouse, address) for address in addresses]
-            self._store.sync([key for key in keys if key is not None])
+            for root in (self._warehouse, *roots):
+                keys = {one: key for one in waiting if (key := key_below(root, one)) is not None}
+                waiting -= keys.keys()
+                if keys and root not in self._stores:
+                    self._stores[root] = open_outside(root, self._options)
+                if keys:
+                    self._stores[root].sync(list(keys.values()))
         except ObjectNotFound as error:
             raise UnreadableTableFile(
                 what="file", location=error.location, reason="it does not exist"
