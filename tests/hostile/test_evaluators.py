@@ -12,6 +12,8 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 
 from headgate.catalog.database import PLACE, Place, Suspended
@@ -25,10 +27,13 @@ from headgate.errors import (
     Unavailable,
     UnknownTable,
 )
+from headgate.model.access import Grant, Role
 from headgate.rows import evaluator_pool, rules, write
 from headgate.rows.branch_tables import BranchTables, branch_context
 from headgate.rows.evaluator_pool import EvaluatorPool
 from headgate.rows.outcome import Interrupt
+from headgate.server.web.dataset_page import dataset_page
+from headgate.server.web.page import Visit
 from headgate.settings import ServerSettings
 from headgate.store.embedded import Store
 from tests.support.api import Api
@@ -111,6 +116,33 @@ def test_evaluator_is_used_again_after_an_error_of_the_client_only(
     served.mutate("master", insert_people("c"))
     assert _evaluator(pool) is not first
     assert ids_of(served, PERSON) == ["a", "b", "c", "x", "y"]
+
+
+def test_rows_that_a_server_shows_are_read_in_an_evaluator(served: Store) -> None:
+    master = served.dataset(PERSON)
+    embedded = copy.copy(served)
+    embedded.evaluators = None
+    shown = master.show("master", rows=5)
+    assert shown == embedded.dataset(PERSON).show("master", rows=5)
+    assert shown["row_count"] == len(shown["rows"]) == 2
+    file = next((served.settings.root / "warehouse").rglob("data/**/*.parquet"))
+    rows = parquet.read_table(file)
+    # A small file whose rows need more memory than an evaluator has.
+    at = rows.schema.get_field_index("name")
+    field = rows.schema.field(at)
+    bomb = pa.array(["x" * 600_000_000] * rows.num_rows, field.type)
+    parquet.write_table(rows.set_column(at, field, bomb), file, compression="zstd")
+    assert file.stat().st_size < 2_000_000
+    with pytest.raises(StatementStopped, match="statement_memory_bytes = 400000000"):
+        master.show("master", rows=5)
+    visit = Visit(
+        store=served,
+        grant=Grant(actor="ada", role=Role.ADMIN),
+        subject=PERSON,
+        query={"branch": "master"},
+    )
+    page = "".join(dataset_page(visit).sections.values())
+    assert "They cannot be shown here." in page and "2 rows" in page
 
 
 def _in_thread(act: Callable[[], object]) -> tuple[threading.Thread, list[BaseException]]:

@@ -39,7 +39,7 @@ from headgate.store.documents import TRANSACTION, Json, dataset_json, file_json
 from headgate.store.transactions import ShownFiles, StoreBase, TransactionHandle, UnitHandle
 from headgate.tables import views
 from headgate.tables.creation import is_metadata_file, newest_metadata
-from headgate.tables.inspect import columns_of, find_row_count, partitioning_of, read_rows
+from headgate.tables.inspect import columns_of, partitioning_of
 from headgate.tables.metadata import MAIN, Metadata
 from headgate.tables.updates import apply_updates
 
@@ -106,13 +106,13 @@ def _describe_content(
     if shown is None or shown.version is None:
         return {"schema": [], "partitioning": [], "properties": {}, "row_count": 0, "rows": []}
     version = store.contents.tables.read(shown.version.location)
-    options = store.settings.environ
+    from headgate.store.diff import read_shown  # noqa: PLC0415  (slow)
+
     return {
         "schema": _schema_json(version.metadata),
         "partitioning": partitioning_of(version.metadata),
         "properties": version.metadata.get("properties") or {},
-        "row_count": find_row_count(version, options=options),
-        "rows": read_rows(version, limit=rows, options=options),
+        **read_shown(store, shown.branch, version, limit=rows),
     }
 
 

@@ -23,11 +23,14 @@ from headgate.rows.branch_tables import BranchTables
 from headgate.rows.outcome import Parts
 from headgate.store.documents import Json, file_json
 from headgate.tables import diff
+from headgate.tables.inspect import recorded_row_count, show_rows
 
 if TYPE_CHECKING:
+    from headgate.rows.evaluator_pool import EvaluatorPool, Task
     from headgate.rows.merge import Side
     from headgate.rows.working_set import WorkingSet
     from headgate.store.transactions import StoreBase
+    from headgate.tables.versions import StoredVersion
 
 # --- resolution of branches, contexts and transactions ---
 
@@ -182,13 +185,6 @@ def compare_sides(
         return diff.compare_views(before, after)
     if store.evaluators is None or sides.same_content or not how.reads_files:
         return diff.compare_tables(before, after, how, same_content=sides.same_content)
-    parts = Parts(
-        database=store.database,
-        versions=store.contents.tables,
-        trees=store.trees,
-        options=how.options,
-    )
-    # The rows are read in another process, which has the same credentials of the storage.
     task = partial(
         _compare_apart,
         places=[v.location if v else None for v in sides.versions],
@@ -196,10 +192,35 @@ def compare_sides(
     )
     shown = sides.after or sides.before
     assert shown is not None, "two versions that do not exist have the same content"
-    tables = BranchTables(store.database, BranchContext(chain=(shown.branch,)))
-    found = diff.read_difference(store.evaluators.perform(parts, tables, task, store.interrupt))
+    found = diff.read_difference(_perform(store, store.evaluators, shown.branch, task))
     assert found is not None
     return found
+
+
+def _perform(store: StoreBase, evaluators: EvaluatorPool, branch: str, task: Task) -> Json:
+    """Read rows in another process, which has the same credentials of the storage."""
+    parts = Parts(
+        database=store.database,
+        versions=store.contents.tables,
+        trees=store.trees,
+        options=store.settings.environ,
+    )
+    tables = BranchTables(store.database, BranchContext(chain=(branch,)))
+    return evaluators.perform(parts, tables, task, store.interrupt)
+
+
+def read_shown(store: StoreBase, branch: str, version: StoredVersion, *, limit: int) -> Json:
+    """Return the number of rows of a version and the first of them; a server reads them apart."""
+    is_recorded = limit == 0 and recorded_row_count(version.metadata) is not None
+    if store.evaluators is None or is_recorded:
+        return show_rows(version, limit=limit, options=store.settings.environ)
+    task = partial(_show_apart, location=version.location, limit=limit)
+    return _perform(store, store.evaluators, branch, task)
+
+
+def _show_apart(working: WorkingSet, *, location: str, limit: int) -> Json:
+    version = working.versions.read(location)
+    return show_rows(version, limit=limit, options=working.options)
 
 
 def _compare_apart(

@@ -93,6 +93,12 @@ def read_rows(version: StoredVersion, *, limit: int, options: Mapping[str, str])
     return scan.rows(scan.first_files(limit), limit)
 
 
+def show_rows(version: StoredVersion, *, limit: int, options: Mapping[str, str]) -> Json:
+    """Return the number of rows and the first of them, as the document of a dataset has them."""
+    count = find_row_count(version, options=options)
+    return {"row_count": count, "rows": read_rows(version, limit=limit, options=options)}
+
+
 def open_scan(version: StoredVersion, *, options: Mapping[str, str]) -> TableScan:
     """Open the version for reading; `options` are AWS_* variables by name."""
     try:

@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from headgate.errors import DatasetNotFound, Invalid, MissingExtra, NeedsSpark
+from headgate.errors import (
+    DatasetNotFound,
+    EvaluatorDied,
+    Invalid,
+    MissingExtra,
+    NeedsSpark,
+    StatementStopped,
+)
 from headgate.files.edits import root_of
 from headgate.files.tree import Entry
 from headgate.model.names import DatasetName, parse_dataset_name
@@ -20,9 +27,10 @@ from headgate.model.object_store import size_text
 from headgate.model.rules import rules_note
 from headgate.server.web import dataset_parts, markup
 from headgate.server.web.page import Page, Visit
+from headgate.store.diff import read_shown
 from headgate.store.overview import ShownDataset
 from headgate.tables import views
-from headgate.tables.inspect import Column, columns_of, find_row_count, partitioning_of, read_rows
+from headgate.tables.inspect import Column, columns_of, partitioning_of, recorded_row_count
 from headgate.tables.metadata import Metadata, Row
 from headgate.tables.schemas import type_text
 from headgate.tables.versions import StoredVersion
@@ -46,7 +54,7 @@ def content(visit: Visit, shown: ShownDataset) -> Markup:
     version = visit.store.tables.read(shown.view.version.location)
     if shown.dataset.kind is DatasetKind.VIEW:
         return markup.join([*_queries(version.metadata), _schema(views.as_table(version.metadata))])
-    return markup.join([_rows(visit, version), _schema(version.metadata)])
+    return markup.join([_rows(visit, shown.view, version), _schema(version.metadata)])
 
 
 def _queries(view: Metadata) -> list[Markup]:
@@ -91,22 +99,24 @@ def _schema(metadata: Metadata) -> Markup:
     )
 
 
-def _rows(visit: Visit, version: StoredVersion) -> Markup:
-    options = visit.store.settings.environ
-    total = find_row_count(version, options=options)
-    number = "only Spark can count them" if total is None else markup.count(total, "row")
-    beside = markup.beside(number)
+def _rows(visit: Visit, shown: Transaction, version: StoredVersion) -> Markup:
     try:
-        rows = read_rows(version, limit=_PREVIEW_ROWS, options=options)
-    except (Invalid, MissingExtra, NeedsSpark) as reason:
-        return markup.card(
-            "Rows", markup.empty("They cannot be shown here.", visit.explain(reason)), beside=beside
-        )
+        found = read_shown(visit.store, shown.branch, version, limit=_PREVIEW_ROWS)
+    except (Invalid, MissingExtra, NeedsSpark, StatementStopped, EvaluatorDied) as reason:
+        told = markup.empty("They cannot be shown here.", visit.explain(reason))
+        return markup.card("Rows", told, beside=_number(recorded_row_count(version.metadata)))
+    total, rows = found["row_count"], found["rows"]
+    beside = _number(total)
     if not rows:
         return markup.card("Rows", markup.empty("The table has no rows."), beside=beside)
     note = f"the first {len(rows)} of " if total is None or total > len(rows) else ""
     drawn = rows_table(columns_of(version.metadata), rows)
-    return markup.card("Rows", drawn, beside=markup.beside(f"{note}{number}"))
+    return markup.card("Rows", drawn, beside=_number(total, note))
+
+
+def _number(total: int | None, note: str = "") -> Markup:
+    number = "only Spark can count them" if total is None else markup.count(total, "row")
+    return markup.beside(f"{note}{number}")
 
 
 def rows_table(columns: Iterable[Column], rows: Iterable[Row]) -> Markup:
