@@ -19,6 +19,7 @@ from websockets.sync.client import connect
 from headgate.iceberg.app import ROUTES
 from headgate.model.contexts import encode_prefix, parse_context
 from headgate.server.app import ROUTERS
+from headgate.server.authorization import TOKEN_PATH
 from headgate.server.web import markup
 from headgate.spark.workplace import EmbeddedEndpoint
 from headgate.store.embedded import Store
@@ -42,6 +43,7 @@ PAGES = [
     *(markup.DATASETS, "/datasets/x.y", markup.BRANCHES, markup.LINEAGE),
     *(markup.BUILDS, "/builds/x", markup.LOG, markup.REVIEW),
 ]
+GUESSER = "127.0.0.9"
 SOCKETS = "/_nicegui_ws/socket.io/?EIO=4&transport="
 
 
@@ -135,6 +137,7 @@ def test_pages_and_sockets_do_not_read_what_a_stranger_sends(served: Strangers) 
         ("POST", f"/iceberg/v1/{_PREFIX}/namespaces", 16 * 1024**2),
         ("PUT", f"/api/v1/contents/{'0' * 64}", LIMITS["upload_bytes"]),
         ("POST", "/login", 8 * 1024),
+        ("POST", TOKEN_PATH, 8 * 1024),
     ],
 )
 def test_body_over_its_limit_is_refused_announced_or_not(
@@ -205,21 +208,23 @@ def test_connections_that_do_not_go_on_are_closed(served: Strangers) -> None:
 
 def test_bodies_that_trickle_are_refused(served: Strangers) -> None:
     bearer = served.bearer("writer")
-    upload, document, form = (served.connect() for _ in range(3))
+    upload, document, form, credential = clients = [served.connect() for _ in range(4)]
     upload.head("PUT", f"/api/v1/contents/{'0' * 64}", content_length="999", authorization=bearer)
     document.head("POST", "/api/v1/load", content_length="999", authorization=bearer)
     form.head("POST", "/login", content_length="999")
+    credential.head("POST", TOKEN_PATH, content_length="999")
     for _ in range(100):
-        for client in (upload, document, form):
+        for client in clients:
             try:
                 client.send(b"x")
             except OSError:
                 continue
-        if not any(client.is_open() for client in (upload, document, form)):
+        if not any(client.is_open() for client in clients):
             break
         time.sleep(0.1)
     answers = [client.response() for client in (upload, document, form)]
     assert [(answer.status, answer.code) for answer in answers] == [(408, "body_timeout")] * 3
+    assert credential.response().status == 408
 
 
 def test_client_that_does_not_read_its_response_is_dropped(served: Strangers) -> None:
@@ -370,6 +375,23 @@ def test_wrong_tokens_are_slowed_down_and_lock_out_nobody(served: Strangers) -> 
 
 def _sign_in(http: httpx.Client, token: str) -> int:
     return http.post("/login", data={"token": token}).status_code
+
+
+def test_wrong_credentials_are_slowed_down_and_lock_out_nobody(served: Strangers) -> None:
+    with served.http(source=GUESSER) as guesser, served.http(source=ANOTHER) as other:
+        assert [_issue(guesser, f"hg_{n}") for n in range(10)] == [401] * 10
+        began = time.monotonic()
+        assert _issue(guesser, "hg_more") == 429
+        assert time.monotonic() - began >= 2
+        # The form and this endpoint count together.
+        assert _sign_in(guesser, "hg_form") == 429
+        assert _issue(other, "hg_other") == 401
+        assert _issue(guesser, served.tokens["reader"]) == 200
+
+
+def _issue(http: httpx.Client, secret: str) -> int:
+    form = {"grant_type": "client_credentials", "client_secret": secret}
+    return http.post(TOKEN_PATH, data=form).status_code
 
 
 # WebSockets

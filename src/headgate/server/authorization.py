@@ -5,12 +5,15 @@ People use tokens, jobs the tokens of their attempts. Denied requests are record
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+from starlette.datastructures import Address
 
 from headgate.catalog.attempts import find_attempt_by_token
 from headgate.catalog.database import Connection, Database, now
@@ -23,6 +26,7 @@ from headgate.model.access import Grant, Role, authorize, write_check
 from headgate.model.changes import Caller
 from headgate.model.contexts import BranchContext, Context, MomentContext, UnitContext
 from headgate.model.ids import Instant, mint, to_datetime
+from headgate.server.connections import network_of
 
 _log = logging.getLogger("headgate.server")
 
@@ -48,12 +52,40 @@ class _Counted:
     recorded: int = 1
 
 
+class Guesses:
+    """Wrong tokens of the last minute, by the network of the client.
+
+    Over the limit, only the answer to another wrong token is delayed: a right one is accepted at
+    once, so that a guesser does not lock out others of the same address or behind the same proxy.
+    """
+
+    _A_MINUTE = 10
+    _DELAY_SECONDS = 2.0
+
+    def __init__(self) -> None:
+        self._times: OrderedDict[str, deque[float]] = OrderedDict()
+
+    async def slow_down(self, client: Address | None) -> bool:
+        """Record a wrong token; wait, and return True, if there were too many before it."""
+        network, moment = network_of(client.host if client else ""), time.monotonic()
+        times = self._times.setdefault(network, deque(maxlen=self._A_MINUTE))
+        is_over = len(times) == self._A_MINUTE and moment - times[0] < 60
+        times.append(moment)
+        self._times.move_to_end(network)
+        while len(self._times) > _REMEMBERED:
+            self._times.popitem(last=False)
+        if is_over:
+            await asyncio.sleep(self._DELAY_SECONDS)
+        return is_over
+
+
 class Authority:
     """Checks of tokens, by the catalog on each request: a revocation takes effect at once."""
 
     def __init__(self, database: Database, *, code_from: Role = Role.ADMIN) -> None:
         self._database = database
         self._writers_deliver_code = code_from is not Role.ADMIN
+        self.guesses = Guesses()
         self._noted: OrderedDict[tuple[str, ...], _Counted] = OrderedDict()
         self._flush: threading.Timer | None = None
         self._lock = threading.Lock()

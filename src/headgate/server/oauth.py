@@ -16,7 +16,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from headgate.catalog.tokens import check_good
 from headgate.errors import TokenRefused
 from headgate.server.authorization import TOKEN_PATH, Authority
 from headgate.server.connections import recognize
@@ -53,14 +52,16 @@ def add_token_endpoint(
                 raise _invalid("the client secret is not a valid token of this server")
             record, moment = await run_in_threadpool(authority.find_record, secret)
             if record is not None:
-                check_good(record, moment)
+                authority.check(record, moment, "issue_token")
             known = {record.id, record.grant.actor} if record is not None else set()
             if id is not None and id not in known:
                 raise _invalid("the client id is neither the id nor the actor of this token")
         except TokenRefused as refusal:
-            return _error(401, _INVALID_CLIENT, refusal.message)
+            return await wrong(request, refusal.message)
         except _Refused as refusal:
             text = f"{refusal}. Set the credential to ID:TOKEN, as `headgate token create` shows."
+            if refusal.status == 401:
+                return await wrong(request, text)
             return _error(refusal.status, refusal.code, text)
         recognize(request.scope)
         reply = {
@@ -73,6 +74,10 @@ def add_token_endpoint(
             seconds = (record.expires_at - moment) // 1_000_000
             return JSONResponse({**reply, "expires_in": max(0, seconds)}, headers=_NOT_STORED)
         return JSONResponse(reply, headers=_NOT_STORED)
+
+    async def wrong(request: Request, text: str) -> JSONResponse:
+        is_over = await authority.guesses.slow_down(request.client)
+        return _error(429 if is_over else 401, _INVALID_CLIENT, text)
 
     app.add_route(TOKEN_PATH, issue, methods=["POST"], include_in_schema=False)
 

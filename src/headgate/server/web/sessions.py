@@ -5,14 +5,12 @@ The cookie names a token and is valid only as long as that token is.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import hashlib
 import hmac
 import os
 import secrets
 import time
-from collections import OrderedDict, deque
 from collections.abc import Collection
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -26,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from headgate.errors import HeadgateError, TokenRefused, storage_error
 from headgate.model.access import Grant
 from headgate.server.authorization import Authority
-from headgate.server.connections import network_of, recognize
+from headgate.server.connections import recognize
 from headgate.server.web import markup
 from headgate.server.web.markup import command, tag
 from headgate.server.web.page import HEADERS, document
@@ -96,34 +94,6 @@ def load_key(path: Path) -> bytes:
 # --- sign-in and sign-out: plain forms, which work without scripts --------------------------
 
 
-class Guesses:
-    """Wrong tokens of the last minute, by the network of the client.
-
-    Over the limit, only the answer to another wrong token is delayed: a right one is accepted at
-    once, so that a guesser does not lock out others of the same address or behind the same proxy.
-    """
-
-    _A_MINUTE = 10
-    _REMEMBERED = 4096
-
-    def __init__(self) -> None:
-        self._times: OrderedDict[str, deque[float]] = OrderedDict()
-
-    def is_over(self, address: str) -> bool:
-        """Record a wrong token, and return whether there were too many before it."""
-        network, moment = network_of(address), time.monotonic()
-        times = self._times.setdefault(network, deque(maxlen=self._A_MINUTE))
-        is_over = len(times) == self._A_MINUTE and moment - times[0] < 60
-        times.append(moment)
-        self._times.move_to_end(network)
-        while len(self._times) > self._REMEMBERED:
-            self._times.popitem(last=False)
-        return is_over
-
-
-_DELAY_SECONDS = 2.0
-
-
 class SignIn:
     """Signs visitors in and out; every visit checks the token against the catalog again."""
 
@@ -133,7 +103,6 @@ class SignIn:
         self._authority = authority
         self._sessions = sessions
         self._public_url = public_url
-        self._guesses = Guesses()
 
     def is_genuine(self, cookie: str | None) -> bool:
         """Return whether this server signed the cookie, and it has not expired."""
@@ -175,9 +144,8 @@ class SignIn:
         return response
 
     async def _wrong(self, request: Request, wanted: str, problem: str) -> Response:
-        if not self._guesses.is_over(request.client.host if request.client else ""):
+        if not await self._authority.guesses.slow_down(request.client):
             return self._form(wanted, problem, 401)
-        await asyncio.sleep(_DELAY_SECONDS)
         many = "Too many wrong tokens came from your address in the last minute."
         return self._form(wanted, f"{problem} {many}", 429)
 
