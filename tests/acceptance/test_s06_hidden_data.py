@@ -466,6 +466,27 @@ def test_s06_limited_writer_works_within_its_patterns(api: Api) -> None:
     )
 
 
+def test_s06_commit_tells_nothing_of_a_hidden_child_that_moves_with_its_parent(api: Api) -> None:
+    make_hidden_world(api.store)
+    bo = limited(api, Role.WRITER)
+    opened = bo.post("/transactions", dataset="gold.orders", branch="ana/x", type="UPDATE")
+    child = api.store.dataset("gold.orders").branch("hush/child").create("ana/x").load()
+    assert child.head == opened["transaction"]
+    commit = f"/transactions/{opened['transaction']}/commit"
+    api.store.protect("hush/child")
+    refused = bo.call("POST", commit)
+    assert (refused.status_code, refused.json()["code"]) == (403, "branch_protected")
+    assert "hush" not in refused.text and "ana/x" in refused.text
+    api.store.protect("hush/child", protected=False)
+    done = bo.call("POST", commit)
+    assert done.status_code == 200 and "hush" not in done.text
+    assert list(done.json()["receipt"].values()) == [opened["transaction"]]
+    assert child.id not in done.text
+    assert (
+        api.store.dataset("gold.orders").branch("hush/child").load().view == (opened["transaction"])
+    )
+
+
 def test_s06_no_answer_of_the_iceberg_endpoint_tells_what_is_hidden(api: Api) -> None:
     make_hidden_world(api.store)
     bo = limited(api, Role.WRITER)

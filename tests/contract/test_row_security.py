@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headgate.catalog.row_security import limited
+from headgate.catalog.schema import metadata
 from headgate.errors import Invalid
 from headgate.model.access import Grant, ReadPolicy, Role, make_grant
 from headgate.store.embedded import Store
@@ -68,7 +69,25 @@ def test_statement_gets_an_expression_for_each_table_that_it_reads_and_no_other(
     assert names("SELECT id FROM tags") == ["datasets", "transactions", "tags"]
     assert names("SELECT 1") == []
     assert names("WITH RECURSIVE up AS (SELECT 1) SELECT * FROM units, up") == ["units"]
-    assert limited("UPDATE tags SET name = 1", policy, "sqlite", "main").startswith("UPDATE")
+    for statement in ("UPDATE tags SET name = 1", "select id from tags", " SELECT id FROM tags"):
+        with pytest.raises(ValueError, match="a limited reader cannot run"):
+            limited(statement, policy, "sqlite", "main")
+
+
+# Tables that a limited token reads as a whole: their rows name no dataset, branch or person.
+WHOLE = {
+    *("attempts", "condemned_objects", "holds", "log_counter", "store", "task_keys", "tickets"),
+    *("versions", "working_objects"),
+}
+
+
+def test_each_table_is_limited_unless_it_is_known_to_name_nothing() -> None:
+    policy = ReadPolicy(actor="bo", role=Role.READER, branches=("main",), datasets=("gold.*",))
+    statements = {name: f"SELECT 1 FROM {name}" for name in metadata.tables}
+    whole = {n for n, s in statements.items() if limited(s, policy, "sqlite", "main") == s}
+    assert whole == WHOLE
+    for name in ("tokens", "intents", "intent_branches"):
+        assert f"{name} t WHERE 1 = 0" in limited(statements[name], policy, "sqlite", "main")
 
 
 def test_document_loses_what_a_policy_hides_and_nothing_else() -> None:

@@ -37,6 +37,12 @@ def test_serve_metrics_and_log_tell_an_operator_what_is_going_on(root: Path) -> 
         assert httpx.get(spaces, headers=bearer, timeout=60).status_code == 200
         answer = httpx.get(f"{url}/api/v1/datasets?search={token}", headers=bearer, timeout=60)
         text = httpx.get(f"{url}/metrics", headers=bearer, timeout=60).text
+        part = {"actor": "bo", "role": "reader", "datasets": ["gold.*"]}
+        made = httpx.post(f"{url}/api/v1/tokens", json=part, headers=bearer, timeout=60).json()
+        limited = {"authorization": f"Bearer {made['token']}"}
+        refused = httpx.get(f"{url}/metrics", headers=limited, timeout=60)
+        # They count what its patterns hide.
+        assert (refused.status_code, refused.json()["code"]) == (403, "role_denied")
     assert process.returncode == 0
     assert "headgate_publications_total 1.0" in text
     assert 'headgate_refusals_total{route="/metrics",status="401"} 1.0' in text

@@ -407,6 +407,11 @@ def branches_named(
     return [to_branch(row) for row in rows]
 
 
+def shown_branches(connection: Connection, ids: Iterable[str]) -> set[str]:
+    """Return those of the branches that exist, and that the caller may read."""
+    return {id for (id,) in rows_of(connection, select(branches.c.id), ids, column=branches.c.id)}
+
+
 def find_transaction(connection: Connection, id: str) -> nouns.Transaction | None:
     found = load_transactions(connection, [TransactionId(id)]).get(TransactionId(id))
     return found if found is not None and _is_shown(connection, found) else None

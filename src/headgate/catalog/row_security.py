@@ -52,8 +52,13 @@ _ROWS = {
     "builds": "{branch:branch}",
     "jobs": "EXISTS (SELECT 1 FROM builds b WHERE b.id = t.build_id)",
 }
-# No limited token reads these: they are left empty.
-_HIDDEN = ("tokens", "intents")
+# Tables whose rows name nothing that a policy hides, or are found by an id in rows that it shows.
+_UNLIMITED = {
+    *("store", "log_counter", "versions", "working_objects", "condemned_objects", "holds"),
+    *("task_keys", "attempts", "tickets"),
+}
+# No limited token reads any other table: they are left empty.
+_HIDDEN = frozenset(metadata.tables) - _ROWS.keys() - _UNLIMITED
 # Columns that name other branches.
 _MASKED = frozenset({"branches.remembered_chain", "deleted_branches.remembered_chain"})
 _TEST = re.compile(r"\{(branch|dataset):((?:[^{}]|\{separator\})*)\}")
@@ -86,8 +91,10 @@ def limited(statement: str, policy: ReadPolicy, dialect: str, schema: str) -> st
     """Return a SELECT statement that reads only what the policy shows."""
     named = set(_WORD.findall(statement)) & _expressions(policy, dialect, schema).keys()
     needed = _with_needed(named)
-    if not needed or not statement.startswith(("SELECT ", _WITH)):
+    if not needed:
         return statement
+    if not statement.startswith(("SELECT ", _WITH)):
+        raise ValueError(f"a limited reader cannot run this statement: {statement}")
     made = _expressions(policy, dialect, schema)
     tables = ", ".join(made[name] for name in needed)
     for start in (_RECURSIVE, _WITH):

@@ -418,10 +418,14 @@ def check_protected(
 ) -> None:
     """Raise if one of these branches, each of a dataset, is protected against the caller."""
     if written and not caller.may_write_protected:
-        protections = find_protections(connection)
+        protections, policy = find_protections(connection), records.policy_of(connection)
         for branch, dataset in written:
-            if branch in protections:
+            if policy is None or policy.shows_branch(branch):
                 protections.check(branch, [dataset])
+            elif protections.covers(branch, dataset):
+                # A child that moves too, and whose name is hidden: its parent stands for it.
+                shown = (name for name, _ in written if policy.shows_branch(name))
+                raise errors.BranchProtected(branch=next(shown, "of another"))
 
 
 def check_may_write(

@@ -258,8 +258,8 @@ def authorize(grant: Grant, operation: str, *, written: Iterable[str] = ()) -> N
 def check_rule(grant: Grant, rule: Rule) -> None:
     """Raise unless the role of the grant, and its limits, allow what a rule is for."""
     require(grant, rule.right)
-    if rule.whole_store and grant.is_limited:
-        raise _denied(grant, "administer the whole store: its patterns limit the token")
+    if rule.whole_store and (grant.is_limited if rule.right is Right.ADMINISTER else grant.policy):
+        raise _denied(grant, f"{rule.right} the whole store: its patterns limit the token")
     if rule.right is Right.DELIVER_CODE and grant.policy is not None:
         raise _denied(grant, "publish code, which the server runs with its own access to all data")
 

@@ -35,12 +35,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from headgate import __version__
 from headgate.catalog.migrate import find_version
 from headgate.catalog.tokens import Stamps
-from headgate.errors import Denied, HeadgateError, OutsideUnread, Unavailable
+from headgate.errors import Denied, HeadgateError, OutsideUnread, TokenRefused, Unavailable
 from headgate.iceberg.app import IcebergApp
 from headgate.iceberg.delegation import Delegation
 from headgate.iceberg.service import Service
 from headgate.iceberg.table_catalog import TableCatalog
-from headgate.model.access import Right, Role, require
+from headgate.model.access import Right, Role, Rule, check_rule
 from headgate.server.api import admin, builds, datasets, files, rows, tasks
 from headgate.server.api.conventions import handle_errors
 from headgate.server.api.openapi import DescribedApp
@@ -80,8 +80,9 @@ def add_operation(app: FastAPI, store: Store) -> None:
     authority: Authority = app.state.authority
 
     def read(token: str | None) -> bytes:
-        # Metrics disclose activity and error codes of the store, so they need the right to read.
-        require(authority.grant(token, "read_metrics"), Right.READ)
+        # Metrics disclose activity and error codes of the store, so they need the right to read it.
+        rule = Rule(right=Right.READ, whole_store=True)
+        check_rule(authority.grant(token, "read_metrics"), rule)
         return metrics.text()
 
     async def show(request: Request) -> Response:
@@ -89,8 +90,9 @@ def add_operation(app: FastAPI, store: Store) -> None:
         try:
             text = await run_in_threadpool(read, token if kind.lower() == "bearer" else None)
         except Denied as refused:
-            headers = {"www-authenticate": "Bearer"}
-            return JSONResponse(refused.to_json(), status_code=401, headers=headers)
+            status = 401 if isinstance(refused, TokenRefused) else 403
+            headers = {"www-authenticate": "Bearer"} if status == 401 else {}
+            return JSONResponse(refused.to_json(), status_code=status, headers=headers)
         return Response(text, media_type=CONTENT_TYPE)
 
     app.add_route(_PATH, show, include_in_schema=False)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import Query
 
+from headgate.catalog.records import shown_branches
 from headgate.errors import Invalid, TagNotFound
 from headgate.model.access import ALL
 from headgate.model.ids import instant_text
@@ -78,9 +79,13 @@ def show_content(
         Query(max_length=7000, description="A branch, a chain `a>b`, a moment `a@12`, `txn:ID`."),
     ] = None,
     rows: Annotated[int, Query(ge=0, le=10_000, description="Number of rows or file paths.")] = 0,
+    *,
+    interrupt: api.Interruption,
 ) -> api.JsonReply:
     """Return the content of a dataset in a context: columns, counts and rows, or files."""
-    return api.JsonReply(caller.reading().dataset(dataset).show(context, rows=rows))
+    store = caller.reading()
+    store.interrupt = interrupt
+    return api.JsonReply(store.dataset(dataset).show(context, rows=rows))
 
 
 # Branches
@@ -314,11 +319,12 @@ def commit_transaction(
     with caller.writing(caller.reading().opened(id).branch) as store:
         opened = store.opened(id)
         receipt = opened.commit(idempotency_key=key)
+        shown = store.database.read(lambda c: shown_branches(c, receipt.transactions))
         # Fields of the operation, not of the transaction: the client needs the whole receipt.
         outcome = {
             "publication": receipt.publication,
             "operation": receipt.operation,
-            "receipt": receipt.transactions,
+            "receipt": {id: to for id, to in receipt.transactions.items() if id in shown},
             "at": instant_text(receipt.at),
         }
         return api.JsonReply(_noun(store, opened) | outcome, replayed=receipt.replayed)
