@@ -74,7 +74,7 @@ def test_statement_gets_an_expression_for_each_table_that_it_reads_and_no_other(
             limited(statement, policy, "sqlite", "main")
 
 
-# Tables that a limited token reads as a whole: their rows name no dataset, branch or person.
+# Tables that a limited token reads as a whole: their rows are found by ids that it may know.
 WHOLE = {
     *("attempts", "condemned_objects", "holds", "log_counter", "store", "task_keys", "tickets"),
     *("versions", "working_objects"),

@@ -11,14 +11,7 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from headgate.errors import (
-    DatasetNotFound,
-    EvaluatorDied,
-    Invalid,
-    MissingExtra,
-    NeedsSpark,
-    StatementStopped,
-)
+from headgate.errors import DatasetNotFound, Invalid, Unavailable
 from headgate.files.edits import root_of
 from headgate.files.tree import Entry
 from headgate.model.names import DatasetName, parse_dataset_name
@@ -102,7 +95,7 @@ def _schema(metadata: Metadata) -> Markup:
 def _rows(visit: Visit, shown: Transaction, version: StoredVersion) -> Markup:
     try:
         found = read_shown(visit.store, shown.branch, version, limit=_PREVIEW_ROWS)
-    except (Invalid, MissingExtra, NeedsSpark, StatementStopped, EvaluatorDied) as reason:
+    except (Invalid, Unavailable) as reason:
         told = markup.empty("They cannot be shown here.", visit.explain(reason))
         return markup.card("Rows", told, beside=_number(recorded_row_count(version.metadata)))
     total, rows = found["row_count"], found["rows"]
