@@ -172,8 +172,9 @@ def test_s01_acknowledged_write_is_readable_after_a_power_cut(
             f"create table graph.made tblproperties {_VECTORS} as select id from range(9)",
             "delete from graph.made where id = 4",
         ],
+        ["call headgate.system.compute_table_stats('graph.person')"],
     ],
-    ids=["insert", "partitions", "deletion-vectors"],
+    ids=["insert", "partitions", "deletion-vectors", "statistics"],
 )
 def test_s01_acknowledged_statement_of_spark_is_readable_after_a_power_cut(
     world: World, local_spark: LocalSpark, statements: list[str]
@@ -186,6 +187,8 @@ def test_s01_acknowledged_statement_of_spark_is_readable_after_a_power_cut(
             session.sql(statement)
 
     _check(world, run)
+    if "compute_table_stats" in statements[0]:
+        assert list(world.disk.root.rglob("*.stats"))
 
 
 def test_s01_acknowledged_statement_of_duckdb_is_readable_after_a_power_cut(
@@ -250,4 +253,8 @@ def _shown(store: Store) -> Shown:
     return {
         "tables": tables,
         "files": {entry.path: files.read(entry.path) for entry in files.files()},
+        # No row needs them, and doctor reads their footers alone.
+        "statistics": {
+            path.name: path.read_bytes() for path in store.settings.root.rglob("*.stats")
+        },
     }
