@@ -21,7 +21,7 @@ from headgate.catalog.publish import publish_in
 from headgate.catalog.records import load_transactions, lock_attempt
 from headgate.catalog.transactions import Opener, Opening, open_in, stage_in
 from headgate.errors import PlanChanged
-from headgate.model import changes, ids
+from headgate.model import changes, ids, nouns
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.freshness import Decided, Decision
 from headgate.model.incrementality import Extent
@@ -124,8 +124,8 @@ class _Opening:
                     self._connection, name, kind=kinds[name], branch=None, caller=self._caller
                 ).id
             if place.branch is None:
-                step = changes.CreateBranch.off(
-                    place.parent,
+                step = changes.CreateBranch(
+                    **nouns.branch_off(place.parent),
                     dataset=dataset,
                     name=self._plan.request.branch,
                     remembered_chain=place.remembered_chain,

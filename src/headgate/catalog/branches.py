@@ -17,7 +17,8 @@ from headgate import errors
 from headgate.catalog import records, schema
 from headgate.catalog.database import Database, as_unit_of_work, backoff_seconds, now
 from headgate.catalog.publish import publish, publish_prepared
-from headgate.catalog.resolve import check_committed, check_exists, find_tagged
+from headgate.catalog.records import check_committed
+from headgate.catalog.resolve import check_exists, find_tagged
 from headgate.catalog.transactions import check_may_write, find_protections, record_event
 from headgate.model import changes, nouns
 from headgate.model.access import ALL, Protections, check_patterns

@@ -10,7 +10,7 @@ from headgate import errors
 from headgate.catalog import records
 from headgate.catalog.database import as_unit_of_work, now
 from headgate.catalog.publish import publish_in
-from headgate.catalog.resolve import check_committed
+from headgate.catalog.records import check_committed
 from headgate.catalog.schema import branches, datasets, namespaces, tags, transactions
 from headgate.catalog.transactions import check_may_write
 from headgate.model.changes import Caller, CreateBranch, OperationKey, PublishRequest

@@ -104,6 +104,19 @@ def abandonment(lease_seconds: ColumnElement[int]) -> ColumnElement[int]:
     return lease_seconds * (_ABANDONED_LEASES * 1_000_000)
 
 
+def check_kept(transaction: nouns.Transaction) -> None:
+    """Raise if cleanup has condemned the transaction's content."""
+    if transaction.condemned:
+        raise errors.VersionExpired(what=f"transaction {transaction.id}")
+
+
+def check_committed(transaction: nouns.Transaction) -> None:
+    """Raise unless the transaction is COMMITTED, and its content is kept."""
+    if transaction.state is not nouns.TransactionState.COMMITTED:
+        raise errors.TransactionNotCommitted(transaction=transaction.id, state=transaction.state)
+    check_kept(transaction)
+
+
 def is_over(until: int | None, seconds: int | None, moment: Instant) -> bool:
     """Return True if a lease has ended, or if a clock that was ahead has granted it.
 

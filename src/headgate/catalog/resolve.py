@@ -144,7 +144,7 @@ def find_shown(
     if shown is None and isinstance(context, MomentContext):
         shown = _under_earlier_name(connection, context, dataset)
     if shown is not None:
-        check_kept(shown)
+        records.check_kept(shown)
     return shown
 
 
@@ -186,19 +186,6 @@ def find_all_shown(
                     context=str(context), reason="it is only for that job itself"
                 )
             return _in_job(connection, scope, datasets)
-
-
-def check_kept(transaction: Transaction) -> None:
-    """Raise if cleanup has condemned the transaction's content."""
-    if transaction.condemned:
-        raise errors.VersionExpired(what=f"transaction {transaction.id}")
-
-
-def check_committed(transaction: Transaction) -> None:
-    """Raise unless the transaction is COMMITTED, and its content is kept."""
-    if transaction.state is not TransactionState.COMMITTED:
-        raise errors.TransactionNotCommitted(transaction=transaction.id, state=transaction.state)
-    check_kept(transaction)
 
 
 def load_opened(connection: Connection, context: UnitContext) -> records.Unit | Transaction:

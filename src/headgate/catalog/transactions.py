@@ -420,6 +420,8 @@ def check_protected(
     if written and not caller.may_write_protected:
         protections, policy = find_protections(connection), records.policy_of(connection)
         for branch, dataset in written:
+            if branch not in protections:
+                continue
             if policy is None or policy.shows_branch(branch):
                 protections.check(branch, [dataset])
             elif protections.covers(branch, dataset):
@@ -582,7 +584,7 @@ def add_on_branch(
     """Return the changes that add a transaction to a branch, created from `source` if missing."""
     steps: list[changes.Change] = []
     if branch is None:
-        made = changes.CreateBranch.off(source, dataset=dataset, name=name)
+        made = changes.CreateBranch(dataset=dataset, name=name, **nouns.branch_off(source))
         steps.append(made)
         id, view = made.id, made.view
     else:

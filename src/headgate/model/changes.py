@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from headgate.model import ids
 from headgate.model.names import check_label
-from headgate.model.nouns import AttemptRef, Branch, PublicationKind, TransactionType, Version
+from headgate.model.nouns import AttemptRef, PublicationKind, TransactionType, Version
 
 if TYPE_CHECKING:
     from headgate.model.access import ReadPolicy
@@ -105,20 +105,6 @@ class CreateBranch:
     # The publication that deleted the branch, which is then restored: with its id, parent and view,
     # and with the children that no user has moved since.
     deleted_in: ids.PublicationNumber | None = None
-
-    @classmethod
-    def off(cls, parent: Branch | None, **new: Any) -> Self:
-        """Return a branch at its parent's view, never at an OPEN head; without one, a root."""
-        if parent is None:
-            return cls(parent=None, **new)
-        return cls(
-            parent=parent.id,
-            expected_head=parent.head,
-            expected_view=parent.view,
-            head=parent.view,
-            view=parent.view,
-            **new,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -158,6 +158,14 @@ class Branch:
         return self.head != self.view
 
 
+def branch_off(parent: Branch | None) -> dict[str, Any]:
+    """Return the pointers of a new branch: its parent's view, never an OPEN head; or of a root."""
+    if parent is None:
+        return {"parent": None}
+    expected = {"parent": parent.id, "expected_head": parent.head, "expected_view": parent.view}
+    return {**expected, "head": parent.view, "view": parent.view}
+
+
 @dataclass(frozen=True, kw_only=True)
 class AttemptRef:
     """An attempt by its key and epoch, which the fence compares with the newest epoch."""

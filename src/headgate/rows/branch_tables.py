@@ -9,7 +9,8 @@ from functools import partial
 from headgate import errors
 from headgate.catalog import records
 from headgate.catalog.database import Connection, Database
-from headgate.catalog.resolve import check_exists, check_kept, find_all_on_chain
+from headgate.catalog.records import check_kept
+from headgate.catalog.resolve import check_exists, find_all_on_chain
 from headgate.catalog.transactions import find_protections
 from headgate.model.changes import ReadView
 from headgate.model.contexts import BranchContext, parse_context

@@ -17,7 +17,8 @@ from headgate.catalog.merge_base import (
     is_unchanged,
     same_content,
 )
-from headgate.catalog.resolve import check_committed, check_exists, check_kept
+from headgate.catalog.records import check_committed, check_kept
+from headgate.catalog.resolve import check_exists
 from headgate.errors import Invalid, MergeConflict, NotFound
 from headgate.files.edits import root_of
 from headgate.files.tree import FilesDifference

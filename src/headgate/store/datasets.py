@@ -17,7 +17,8 @@ from headgate.catalog import records
 from headgate.catalog.database import Connection
 from headgate.catalog.log import list_history
 from headgate.catalog.operations import do_once
-from headgate.catalog.resolve import check_committed, find_shown, load_shown
+from headgate.catalog.records import check_committed
+from headgate.catalog.resolve import find_shown, load_shown
 from headgate.catalog.transactions import Opener, Opening, open_transactions, stage_version
 from headgate.files import edits
 from headgate.files.transfer import LocalFile, Progress, scan, upload

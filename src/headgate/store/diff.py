@@ -97,7 +97,7 @@ def list_differing(store: StoreBase, before: str, after: str) -> list[Sides]:
         chains = [_with_fallback(store, context) for context in named]
         olds, news = (resolve.find_all_shown(connection, context, found) for context in chains)
         for shown in (*olds.values(), *news.values()):
-            resolve.check_kept(shown)
+            records.check_kept(shown)
         sides = [Sides(dataset=d, before=olds.get(d.id), after=news.get(d.id)) for d in found]
         return _join_renamed(connection, [one for one in sides if not one.same_content])
 
@@ -141,7 +141,7 @@ def _load_side(
         )
     if transaction.state is TransactionState.ABORTED:
         raise TransactionNotCommitted(transaction=transaction.id, state=transaction.state)
-    resolve.check_kept(transaction)
+    records.check_kept(transaction)
     return transaction
 
 

@@ -442,7 +442,7 @@ class Store(StoreQueries, AdminVerbs):
 
     @cached_property
     def _warm_jvm(self) -> SharedJvm | None:
-        if self._cold or self.settings.spark.remote is not None:
+        if self._cold or not (self.scratch / "spark.json").exists():
             return None
         from headgate.spark.warm import join_warm  # noqa: PLC0415  (slow: HTTP, Spark)
 

@@ -13,8 +13,7 @@ from headgate.attempts import CommitOptions, Contents, commit_transactions
 from headgate.catalog import records
 from headgate.catalog.database import Database
 from headgate.catalog.operations import do_once
-from headgate.catalog.records import list_unit_transactions
-from headgate.catalog.resolve import check_kept
+from headgate.catalog.records import check_kept, list_unit_transactions
 from headgate.catalog.transactions import abort_transactions, renew_transactions
 from headgate.catalog.units import abort_unit, close_empty_unit, open_in_unit, open_unit, renew_unit
 from headgate.errors import FileNotInView, HeadgateError, Invalid

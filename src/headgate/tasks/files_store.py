@@ -19,7 +19,6 @@ from headgate.catalog import records
 from headgate.catalog.attempts import dispatch_attempt, end_attempt, heartbeat
 from headgate.catalog.database import Connection, Database
 from headgate.catalog.publish import publish
-from headgate.catalog.resolve import check_committed
 from headgate.files import edits, private_copy
 from headgate.files.edits import FileEdit
 from headgate.files.objects import BATCHES_AHEAD, Digest, batched, in_parallel
@@ -295,7 +294,7 @@ def _load_given_in(
     given = records.load_transaction(connection, workspace.ref)
     if given.dataset_id != dataset.id:
         raise errors.TransactionNotFound(transaction=workspace.ref)
-    check_committed(given)
+    records.check_committed(given)
     return dataset, given
 
 
