@@ -23,6 +23,7 @@ from tests.support.spark import SHARED_SPARK
 pytest_plugins = [
     "pytester",
     "tests.support.api",
+    "tests.support.clocks",
     "tests.support.engines",
     "tests.support.grouping",
     "tests.support.pages",

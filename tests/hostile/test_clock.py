@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,38 +21,15 @@ from headgate.model.ids import Instant
 from headgate.store.datasets import BranchHandle
 from headgate.store.embedded import Store
 from headgate.tables.updates import apply_updates
-from headgate.upkeep import cleanup
 from headgate.upkeep.cleanup import Clocks, clean_up
 from headgate.upkeep.doctor import check_rows, examine
 from tests.support.cli import Cli, new_store_cli
 from tests.support.cli import put as put_file
+from tests.support.clocks import DAY_US, SetClock
 from tests.support.oracle import assert_store_sound
 from tests.support.stores import content, files_branch, load, new_store, put
 from tests.support.table_upkeep import TableClient
 from tests.support.upkeep import policy, stored_keys, tidy
-
-_DAY_US = 86_400 * 1_000_000
-# Sets the clock of the machine and of its databases this many days ahead of the real one.
-SetClock = Callable[[float], None]
-
-
-@pytest.fixture
-def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
-    real, own = dict(catalog.NOW), cleanup._read_own_clock
-
-    def set_clock(days: float) -> None:
-        ahead = round(days * _DAY_US)
-        for dialect, query in real.items():
-            monkeypatch.setitem(catalog.NOW, dialect, text(f"SELECT ({query}) + {ahead}"))
-        monkeypatch.setattr(cleanup, "_read_own_clock", lambda: Instant(own() + ahead))
-
-        def read_clocks(database: catalog.Database, objects: object) -> Clocks:
-            moment = database.read(catalog.now)
-            return Clocks(database=moment, store=moment, here=moment)
-
-        monkeypatch.setattr(cleanup, "read_clocks", read_clocks)
-
-    return set_clock
 
 
 @pytest.fixture
@@ -97,7 +74,7 @@ def test_publications_after_a_jump_are_reported_and_corrected(
     put(branch, a="4")
     put(child, b="5")
     opened = child.transaction()
-    assert _newest(store) > _now(store) + 399 * _DAY_US
+    assert _newest(store) > _now(store) + 399 * DAY_US
     found = _clock_findings(store)
     assert "publications 4 to 7 are in the future" in found and "OPEN or ABORTED" in found
     [check] = [c for c in examine(store.settings).checks if c.name == "clock"]
@@ -108,7 +85,7 @@ def test_publications_after_a_jump_are_reported_and_corrected(
     opened.write("c", b"6")
     opened.commit()
     put(branch, a="7")
-    assert abs(_newest(store) - _now(store)) < _DAY_US
+    assert abs(_newest(store) - _now(store)) < DAY_US
     assert content(branch)["a"] == "7" and content(child)["c"] == "6"
     assert_store_sound(store)
     events = store.database.read(lambda c: _events(c))
@@ -138,7 +115,7 @@ def test_token_that_was_made_by_a_clock_ahead_expires_when_it_should(
     set_clock(0)
     correct_times(store.database, actor="ana")
     expires = store.database.read(lambda c: c.execute(select(tokens.c.expires_at)).scalar_one())
-    assert 0 < expires - _now(store) <= _DAY_US
+    assert 0 < expires - _now(store) <= DAY_US
 
 
 # --- leases --------------------------------------------------------------------------------------

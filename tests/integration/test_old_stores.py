@@ -1,14 +1,26 @@
-"""A store of every release opens, migrates, reads as before, and can be used and cleaned."""
+"""A store of every release opens, migrates, reads as before, and can be used and cleaned.
+
+Each is opened by clocks that a test sets, since a store that nobody used for long is recovered and
+cleaned differently.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.cli import Cli, new_cli
+from tests.support.clocks import SetClock
 from tests.support.old_stores import RELEASES, assert_says_at_least, replies, unpacked
+
+# Days since the last publication. The transaction that was left OPEN has a lease of a day, and
+# recovery aborts it five leases later; cleanup refuses a gap of two weeks in the records.
+_SOON, _LEASE_OVER, _ABANDONED, _LONG_GAP, _YEARS = 0.1, 2, 8, 16, 1500
 
 
 @pytest.fixture(params=RELEASES)
@@ -16,10 +28,22 @@ def release(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(params=[_SOON, _ABANDONED, _LONG_GAP, _YEARS])
+def days(request: pytest.FixtureRequest) -> float:
+    return float(request.param)
+
+
 @pytest.fixture
 def cli(
-    release: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    release: str,
+    days: float,
+    set_clock: SetClock,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Iterator[Cli]:
+    [log] = [document for command, document in replies(release) if command[0] == "log"]
+    made = datetime.fromisoformat(log[0]["at"]).timestamp()
+    set_clock(days - (time.time() - made) / 86_400)
     with unpacked(release) as place:
         yield new_cli(place, monkeypatch, capsys)
 
@@ -28,14 +52,27 @@ def test_archives_of_releases_are_there() -> None:
     assert "0.1.0" in RELEASES
 
 
-def test_old_store_reads_as_its_release_read_it(release: str, cli: Cli) -> None:
+def test_old_store_reads_as_its_release_read_it(release: str, days: float, cli: Cli) -> None:
     for command, document in replies(release):
-        assert_says_at_least(cli.json(*command), document)
+        expected = document if days < _ABANDONED else _recovered(document)
+        assert_says_at_least(cli.json(*command), expected)
     backups = list((cli.directory / ".headgate").glob("catalog.db.*"))
     assert backups, "a SQLite catalog is copied before it is migrated"
 
 
-def test_old_store_can_be_used_and_cleaned(cli: Cli, tmp_path: Path) -> None:
+def _recovered(document: Any) -> Any:
+    """Return a reply after recovery has aborted the transactions that were left OPEN."""
+    if isinstance(document, list):
+        return [_recovered(one) for one in document]
+    if document.get("open") is True:
+        return {**document, "head": document["view"], "open": False}
+    if document.get("state") == "OPEN":
+        kept = {key: value for key, value in document.items() if key != "closed_at"}
+        return {**kept, "state": "ABORTED"}
+    return document
+
+
+def test_old_store_can_be_used_and_cleaned(days: float, cli: Cli, tmp_path: Path) -> None:
     [job] = cli.json("plan", "shop.totals", "-b", "master")["jobs"]
     # The branch has one more transaction since: a compaction, which makes nothing stale.
     assert (job["state"], job["reason"]) == ("skipped", "fresh")
@@ -46,12 +83,18 @@ def test_old_store_can_be_used_and_cleaned(cli: Cli, tmp_path: Path) -> None:
     cli.ok("mutate", "-b", "master", "insert into shop.orders values (3, 'n', 30)")
     orphan = "insert into shop.orders values (4, 'x', 1)"
     assert cli.error("mutate", "-b", "master", orphan, code=2) == "constraints_violated"
-    [left] = [one for one in cli.json("branch", "list", "raw.scans") if one["open"]]
-    cli.ok("txn", "abort", left["head"])
+    left = [one["head"] for one in cli.json("branch", "list", "raw.scans") if one["open"]]
+    assert len(left) == (1 if days < _ABANDONED else 0)
+    for transaction in left:
+        cli.ok("txn", "abort", transaction)
     cli.ok("files", "put", "raw.scans", "-b", "trial", str(cli.file("new.txt")), "2026/new.txt")
     [tag] = cli.json("tag", "list")
     cli.ok("branch", "create", "raw.scans", "old", "--from", "master", "--at", tag["transaction"])
-    cli.ok("cleanup")
+    if days < _LONG_GAP:
+        cli.ok("cleanup")
+    else:
+        assert cli.json("cleanup", code=4)["code"] == "clock_implausible"
+        cli.ok("cleanup", "--confirm-clock")
     rows = cli.json("dataset", "show", "shop.orders", "-b", "master", "--rows", "10")["rows"]
     assert sorted((row["id"], row["amount"]) for row in rows) == [(1, 11), (2, 20), (3, 30)]
     backup = tmp_path / "backup"
@@ -59,7 +102,17 @@ def test_old_store_can_be_used_and_cleaned(cli: Cli, tmp_path: Path) -> None:
     cli.ok("restore-check", str(backup))
 
 
-def test_doctor_finds_in_an_old_store_only_the_modes_of_its_files(cli: Cli) -> None:
+@pytest.mark.parametrize("days", [_SOON, _LEASE_OVER, _YEARS], indirect=True)
+def test_doctor_finds_in_an_old_store_the_modes_of_its_files_and_an_expired_lease(
+    days: float, cli: Cli
+) -> None:
     cli.ok("migrate")
+    left = {} if days == _SOON else {"leases": 1}
+    assert _findings(cli) == {"access": 1} | left
+    cli.ok("recover")
+    assert _findings(cli) == {"access": 1} | ({} if days == _YEARS else left)
+
+
+def _findings(cli: Cli) -> dict[str, int]:
     checks = cli.json("doctor", "--deep", code=1)["checks"]
-    assert [check["check"] for check in checks if check["findings"]] == ["access"]
+    return {check["check"]: len(check["findings"]) for check in checks if check["findings"]}
