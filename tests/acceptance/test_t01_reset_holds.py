@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, select, update
 
 from headgate.builds import run
 from headgate.builds.open import OpenedBuild, OpeningRequest, open_build
 from headgate.builds.report import BuildOutcome
 from headgate.catalog.database import Database
+from headgate.catalog.migrate import closing_database, migrate
 from headgate.catalog.schema import holds
+from headgate.catalog.schema import store as facts
+from headgate.errors import HeadgateError
 from headgate.model.access import Grant, Role
 from headgate.model.changes import Receipt
 from headgate.model.ids import instant_text
@@ -68,7 +73,7 @@ def _change_logic(store: Store, _after: str) -> BuildOutcome:
 
 
 def _holds(store: Store) -> int:
-    return len(store.database.read(lambda c: c.execute(select(holds)).all()))
+    return len(_all_holds(store))
 
 
 def _force(store: Store, _after: str) -> BuildOutcome:
@@ -371,6 +376,55 @@ def test_t01_pages_of_the_build_the_lineage_and_the_branch_name_the_hold(
         assert 'class="node held"' in lineage
         assert "s.x on master: held" in lineage
         assert "1 held" in drawn(branches_page, branch="master")
+
+
+def _act(store: Store, chance: random.Random) -> None:
+    """Do what changes the holds of `s.x`: build, force, reset, merge, or write by hand."""
+    branch = chance.choice(["master", "master", "feature"])
+    options: dict[str, Any] = FEATURE if branch == "feature" else {}
+    here = store.dataset("s.x").branch(branch)
+    match chance.choice(["build", "build", "reset", "reset", "merge", "write"]):
+        case "build":
+            publish(store, branch, files_spec("s.x", logic=chance.choice("123")))
+            build(store, "s.x", **options, force=chance.random() < 0.2)
+        case "reset":
+            past = here.history() + store.dataset("s.x").branch("master").history()
+            here.reset(to=chance.choice(past).id)
+        case "merge":
+            store.merge("feature", into="master")
+        case "write":
+            put(here, made=chance.choice("ab"))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_t01_migration_holds_what_resets_of_an_earlier_release_removed(
+    made_catalog_url: str, tmp_path: Path, seed: int
+) -> None:
+    with new_store(made_catalog_url, tmp_path) as store:
+        _promoted(store)
+        chance, seen = random.Random(seed), set[int]()
+        for _ in range(12):
+            for _ in range(3):
+                with suppress(HeadgateError):
+                    _act(store, chance)
+            kept = _all_holds(store)
+            seen.add(len(kept))
+            # An earlier release recorded everything else of a reset.
+            store.database.write(lambda c: c.execute(delete(holds)))
+            store.database.write(lambda c: c.execute(_OLDER))
+            with closing_database(made_catalog_url) as opened:
+                assert migrate(opened)[0] == _BEFORE
+            assert _all_holds(store) == kept
+        assert len(seen) > 2, "too few resets"
+
+
+_BEFORE = 10
+_OLDER = update(facts).where(facts.c.key == "schema_version").values(value=str(_BEFORE))
+
+
+def _all_holds(store: Store) -> list[tuple[Any, ...]]:
+    query = select(*holds.c).order_by(*holds.c)
+    return store.database.read(lambda c: [tuple(row) for row in c.execute(query)])
 
 
 _PIPELINE = """\

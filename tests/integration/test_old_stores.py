@@ -6,8 +6,10 @@ cleaned differently.
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -100,6 +102,43 @@ def test_old_store_can_be_used_and_cleaned(days: float, cli: Cli, tmp_path: Path
     backup = tmp_path / "backup"
     cli.ok("backup", str(backup))
     cli.ok("restore-check", str(backup))
+
+
+# What a build and a reset of 0.1.0 write: `shop.totals` was built twice, and reset to the first.
+_RESET = """
+INSERT INTO transactions
+    SELECT 't-first', dataset_id, branch_id, branch_name, parent_id, depth, jump_id, type, state,
+        version_id, actor, opened_at, closed_at, lease_seconds, lease_until, attempt_key,
+        attempt_epoch, unit_id, publication, 'earlier key', 'earlier key', 1,
+        REPLACE(provenance, '"orders","c-', '"orders","c-earlier-')
+    FROM transactions WHERE inputs_key IS NOT NULL;
+UPDATE transactions SET parent_id = 't-first', depth = 1, jump_id = 't-first', publication = 14,
+    adoptable = 0, opened_at = (SELECT last_at + 30000000 FROM log_counter),
+    closed_at = (SELECT last_at + 60000000 FROM log_counter)
+    WHERE inputs_key IS NOT NULL AND id <> 't-first';
+UPDATE moves SET to_id = 't-first' WHERE publication = 12;
+INSERT INTO publications SELECT 14, last_at + 60000000, 'bo', 'commit', 'o-14' FROM log_counter;
+INSERT INTO publications SELECT 15, last_at + 120000000, 'bo', 'reset', 'o-15' FROM log_counter;
+INSERT INTO moves
+    SELECT 14, 0, dataset_id, branch_id, branch_name, 't-first', id, 'moved'
+    FROM transactions WHERE publication = 14;
+INSERT INTO moves
+    SELECT 15, 0, dataset_id, branch_id, branch_name, id, 't-first', 'moved'
+    FROM transactions WHERE publication = 14;
+UPDATE branches SET head_id = 't-first', view_id = 't-first'
+    WHERE id IN (SELECT branch_id FROM moves WHERE publication = 15);
+UPDATE log_counter SET number = 15, last_at = last_at + 120000000;
+"""
+
+
+@pytest.mark.parametrize("days", [_SOON], indirect=True)
+def test_reset_of_an_old_release_holds_what_it_removed(cli: Cli) -> None:
+    with closing(sqlite3.connect(cli.directory / ".headgate" / "catalog.db")) as catalog:
+        catalog.executescript(_RESET)
+    [job] = cli.json("plan", "shop.totals", "-b", "master")["jobs"]
+    assert (job["state"], job["reason"]) == ("skipped", "held")
+    assert (job["held"]["publication"], job["held"]["actor"]) == (15, "bo")
+    assert _findings(cli) == {"access": 1}
 
 
 @pytest.mark.parametrize("days", [_SOON, _LEASE_OVER, _YEARS], indirect=True)
