@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from sqlalchemy import Connection, create_engine, inspect, text
 
 from headgate.catalog import migrate as migrations
 from headgate.catalog.database import Database
-from headgate.catalog.migrate import NEWEST, ensure_schema, find_version, migrate
+from headgate.catalog.migrate import NEWEST, closing_database, ensure_schema, find_version, migrate
 from headgate.catalog.schema import metadata
 from headgate.errors import CatalogBroken, StoreTooNew, StoreTooOld, Unavailable
 from headgate.store.embedded import Store
+from tests.support import processes
 from tests.support.stores import everything, files_branch, new_settings, new_store, put
+from tests.support.task_runs import wait_for
 
 
 def _shape(connection: Connection) -> dict[str, Any]:
@@ -140,6 +143,59 @@ def test_older_store_is_migrated_on_sqlite_and_refused_on_postgresql(
         kept = Database(f"sqlite:///{copy}")
         assert kept.read(find_version) == NEWEST
         kept.close()
+
+
+def _migrate_further(url: str, folder: str, is_held: bool) -> None:
+    """Migrate as a later release; signal the last statement, and then wait if `is_held`."""
+    with closing_database(url) as database:
+
+        def apply(connection: Connection) -> None:
+            migrations.MIGRATIONS = Path(folder) / "migrations"
+            migrations._apply(connection, NEWEST + 1)
+            (Path(folder) / "applied").touch()
+            if is_held:
+                wait_for(lambda: (Path(folder) / "go").exists())
+
+        database.write(apply)
+
+
+def test_migration_by_another_process_waits_for_a_write_that_was_not_refused(
+    catalog_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with new_store(catalog_url, tmp_path) as store, ThreadPoolExecutor(1) as pool:
+        _add_a_migration(monkeypatch, tmp_path)
+        began, go = threading.Event(), threading.Event()
+
+        def work(_: Connection) -> bool:
+            began.set()
+            return go.wait(60)
+
+        writing = pool.submit(store.database.write, work)
+        assert began.wait(60)
+        migrating = processes.start(_migrate_further, catalog_url, str(tmp_path), False)
+        migrating.join(3)
+        assert migrating.is_alive() and not (tmp_path / "applied").exists()
+        go.set()
+        assert writing.result(60)
+        assert processes.finish(migrating) == 0
+        with pytest.raises(StoreTooNew):
+            store.database.write(work)
+
+
+def test_write_during_a_migration_by_another_process_is_refused_once_it_ends(
+    catalog_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with new_store(catalog_url, tmp_path) as store, ThreadPoolExecutor(1) as pool:
+        _add_a_migration(monkeypatch, tmp_path)
+        migrating = processes.start(_migrate_further, catalog_url, str(tmp_path), True)
+        wait_for(lambda: (tmp_path / "applied").exists())
+        writing = pool.submit(store.database.write, lambda _: "written")
+        is_early = bool(wait([writing], 1).done)
+        (tmp_path / "go").touch()
+        assert processes.finish(migrating) == 0
+        with pytest.raises(StoreTooNew):
+            writing.result(60)
+        assert not is_early
 
 
 def test_failed_migration_changes_nothing(

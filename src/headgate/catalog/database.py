@@ -542,6 +542,10 @@ class Database:
 
 
 _VERSION = text("SELECT value FROM store WHERE \"key\" = 'schema_version'")
+# An advisory lock of PostgreSQL that writes share and migrations do not; any fixed number.
+MIGRATION_LOCK = 4_817_220_264
+# In one round trip. The second statement sees what was committed until the lock was granted.
+_LOCKED_VERSION = f"SELECT pg_advisory_xact_lock_shared({MIGRATION_LOCK}); {_VERSION}"
 
 
 def insert_into(table: Table, connection: Connection) -> Any:
@@ -564,8 +568,17 @@ def read_version(connection: Connection) -> int:
 
 
 def _check_version(connection: Connection, known: int) -> None:
-    """Raise if another release has migrated the catalog since this process opened it."""
-    found = read_version(connection)
+    """Raise if another release has migrated the catalog since this process opened it.
+
+    No migration begins before the end of this write.
+    """
+    if connection.dialect.name == "sqlite":
+        found = read_version(connection)
+    else:
+        at_once = {"no_parameters": True}
+        cursor: Any = connection.exec_driver_sql(_LOCKED_VERSION, execution_options=at_once).cursor
+        cursor.nextset()
+        found = int(cursor.fetchone()[0])
     if found > known:
         raise errors.StoreTooNew(found=found, known=known)
     if found < known:

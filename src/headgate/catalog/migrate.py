@@ -19,15 +19,13 @@ from pathlib import Path
 from sqlalchemy import Connection, delete, insert, inspect, select, text
 
 from headgate import errors
-from headgate.catalog.database import Database, read_version
+from headgate.catalog.database import MIGRATION_LOCK, Database, read_version
 from headgate.catalog.schema import metadata
 from headgate.catalog.warehouse import name_catalog
 from headgate.storage.local import create_private
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 NEWEST = len(list(MIGRATIONS.glob("*.sql")))
-# Any fixed number: it identifies Headgate's migration lock among PostgreSQL's advisory locks.
-_POSTGRES_LOCK = 4_817_220_264
 _ROWS = 1_000
 
 
@@ -103,7 +101,7 @@ def migrate(database: Database, *, to: int = NEWEST) -> tuple[int, int]:
 
 def _apply(connection: Connection, number: int) -> None:
     if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _POSTGRES_LOCK})
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
     # Read under the lock: another process may have applied it first.
     if find_version(connection) >= number:
         return
