@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,7 +23,9 @@ from tests.support.histories.records import (
     Write,
     read_operations,
 )
-from tests.support.histories.registers import NO_GO, check_registers, find_go
+from tests.support.histories.registers import NO_GO, Linearizability, check_registers, find_go
+from tests.support.histories.stage import History
+from tools import histories
 
 A, B, ROWS, DEV = "h.a@master", "h.b@master", "h.rows@master", "h.a@dev"
 _TOGETHER = {A: "unit", B: "unit"}
@@ -377,6 +382,43 @@ def test_falsified_history_is_rejected_by_porcupine(name: str, tmp_path: Path) -
     falsify, _ = _TWINS[name]
     found = check_registers(*falsify(_true()), together=_TOGETHER, work=tmp_path)
     assert found.illegal
+
+
+@pytest.mark.parametrize(
+    ("illegal", "undecided", "flags", "status"),
+    [
+        ([], [], [], 0),
+        ([], ["unit/p"], [], 1),
+        ([], ["unit/p"], ["--allow-undecided"], 0),
+        (["unit/p"], [], ["--allow-undecided"], 1),
+    ],
+)
+def test_run_whose_registers_are_undecided_fails_unless_that_is_allowed(
+    illegal: list[str],
+    undecided: list[str],
+    flags: list[str],
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    operations, witness = _true()
+    made = History(operations=operations, witness=witness, faults=Counter(), seconds=1.0)
+
+    @contextmanager
+    def open_stage(_plan: object, folder: Path) -> Iterator[SimpleNamespace]:
+        folder.mkdir()
+        yield SimpleNamespace(run=lambda: made)
+
+    found = Linearizability(partitions=1, operations=1, illegal=illegal, undecided=undecided)
+    monkeypatch.setattr(histories, "REPORTS", tmp_path)
+    monkeypatch.setattr(histories, "open_stage", open_stage)
+    monkeypatch.setattr(histories, "find_go", lambda: "go")
+    monkeypatch.setattr(histories, "check_registers", lambda *_, **__: found)
+    assert histories.main(["--database", "sqlite", *flags]) == status
+    said = capsys.readouterr().out
+    assert f"{len(undecided)} not decided in time" in said
+    assert ("FAILED on sqlite: 1 registers are" in said) is bool(status)
 
 
 def test_records_of_a_killed_client_keep_its_last_request(tmp_path: Path) -> None:
