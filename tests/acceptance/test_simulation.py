@@ -9,7 +9,8 @@ import pytest
 
 from tests.support.postgres import PostgresServer
 from tests.support.simulation.reduction import reduce_steps
-from tests.support.simulation.steps import Step, choose, read_steps, write_steps
+from tests.support.simulation.steps import TO_END, Step, choose, read_steps, write_steps
+from tests.support.simulation.twins import TWINS
 from tests.support.simulation.world import Stage, Tally, replay
 from tests.support.source import ROOT
 from tools.simulate import open_stage
@@ -23,10 +24,49 @@ def sqlite_stage() -> Iterator[Stage]:
         yield stage
 
 
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    with open_stage(request.param) as stage:
+        yield stage
+
+
 @pytest.mark.parametrize("path", REGRESSIONS, ids=lambda path: path.stem)
-def test_steps_that_once_broke_a_promise_break_none(sqlite_stage: Stage, path: Path) -> None:
+def test_steps_that_once_broke_a_promise_break_none(stage: Stage, path: Path) -> None:
     steps = read_steps(path)
-    assert replay(sqlite_stage, steps, seed=path.stem, tally=Tally()) is None
+    assert replay(stage, steps, seed=path.stem, tally=Tally()) is None
+
+
+_PUT = (Step("start", 0, verb="put"), Step("go", 0, a=TO_END))
+
+
+@pytest.mark.parametrize("verb", ["put", "remove", "reset"])
+def test_request_published_twice_is_found_although_its_first_reply_was_lost(
+    stage: Stage, verb: str
+) -> None:
+    steps = [
+        *_PUT,
+        *_PUT,
+        Step("start", 0, c=1, verb=verb, fault="lost"),
+        Step("go", 0, a=TO_END),
+        # The branch changes meanwhile.
+        Step("start", 1, c=5, verb="put"),
+        Step("go", 1, a=TO_END),
+        Step("again", 0, a=1),
+        Step("go", 0, a=TO_END),
+    ]
+    assert replay(stage, steps, seed=verb, tally=Tally()) is None
+    twin = TWINS["operation looked up last"].leave_out
+    violation = replay(stage, steps, seed=verb, tally=Tally(), twin=twin)
+    assert violation is not None and "was published in" in str(violation)
+
+
+def test_builds_of_a_simulation_run_on_other_branches_than_master(sqlite_stage: Stage) -> None:
+    with sqlite_stage.world(seed="branches", tally=Tally()) as world:
+        # Of the names of branches, the fourth is `dev`.
+        world.run([Step("start", 0, a=1, b=3, c=1, verb="build"), Step("go", 0, a=TO_END)])
+        moved = {name for name, view in world.witness.views().items() if view is not None}
+        assert ("p.c", "dev") in moved and ("p.c", "master") not in moved
+        world.end()
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])

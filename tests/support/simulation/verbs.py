@@ -212,11 +212,12 @@ def _build(store: Store, request: Request) -> Value:
         store,
         (MIDDLE, END)[request.a % 2],
         jobs=FileJobs(store=store),
-        branch=MASTER,
+        branch=request.branch,
+        fallback=() if request.branch == MASTER else (MASTER,),
         force=request.is_forced,
         atomic=request.a % 3 == 0,
         retries=1,
-        task_key=f"pipeline {request.b % 2}" if request.b % 3 else None,
+        task_key=f"{request.branch} {request.c % 2}" if request.b % 3 else None,
     )
     return {"state": outcome.state.value, "publications": list(outcome.publications)}
 

@@ -14,7 +14,7 @@ from headgate.errors import HeadgateError
 from headgate.files.objects import Digest
 from headgate.files.tree import EMPTY
 from headgate.files.tree_store import FileTrees
-from tests.support.simulation.verbs import DATASETS, WRITTEN, Request
+from tests.support.simulation.verbs import DATASETS, KEYED, WRITTEN, Request
 
 Row = Mapping[str, Any]
 # The catalog and the store are damaged, or the product is wrong about that.
@@ -69,11 +69,14 @@ class Witness:
         self._moments: dict[int, dict[tuple[str, str], str | None]] = {}
         self._transactions: dict[str, _Transaction] = {}
         self._moved: dict[int, dict[str, str | None]] = {}
+        # Publications that moved a view.
+        self._showing: set[int] = set()
         self._epochs: dict[str, int] = {}
         self._ended: set[tuple[str, int]] = set()
         self._held: dict[str, set[str]] = {}
-        # By key: the publication of the first reply, and what each text was published in.
-        self._told: dict[str, int | None] = {}
+        # By key: the publication of the request, whether its reply arrived or not, and what each
+        # text was published in.
+        self._told: dict[str, int] = {}
         self._made: dict[str, set[int]] = {}
         self._sent: dict[str, int] = {}
         self._loads: set[str] = set()
@@ -94,6 +97,10 @@ class Witness:
                 self._note_content(one)
         self._check_views()
         self._read_attempts()
+
+    def views(self) -> dict[tuple[str, str], str | None]:
+        """Return the view of each branch, by dataset and name."""
+        return {self._branches[id]: view for id, view in self._views.items()}
 
     def watch(self, request: Request) -> Watched:
         # Of a repeated request: when it was sent first.
@@ -131,7 +138,10 @@ class Witness:
             mine = [move for move in moves if move["publication"] == number]
             self._check(bool(mine), f"publication {number} moves nothing")
             self._replay(row["kind"], mine, request)
-            self._moments[number] = {self._branches[id]: view for id, view in self._views.items()}
+            if request is not None and request.verb in KEYED:
+                first = self._told.setdefault(request.key, number)
+                self._check(first == number, f"{request} was published in {first} and {number}")
+            self._moments[number] = self.views()
             self.published += 1
         self._check_units(transactions)
 
@@ -199,6 +209,8 @@ class Witness:
             elif after is not None and move["change"] == "moved":
                 self._check_held(kind, id, before, after, request)
         self._moved[self.number] = {m["branch_id"]: m["to_id"] for m in moves}
+        if any(move["change"] == "moved" for move in moves):
+            self._showing.add(self.number)
 
     def _check_held(
         self, kind: str, branch: str, before: str | None, after: str, request: Request | None
@@ -294,7 +306,9 @@ class Witness:
             case "build":
                 for number in value["publications"]:
                     self._check(watched.since < number <= self.number, "a build of the future")
-                is_whole = request.a % 3 != 0 or len(value["publications"]) <= 1
+                # Those that only make branches show nothing.
+                shown = [number for number in value["publications"] if number in self._showing]
+                is_whole = request.a % 3 != 0 or len(shown) <= 1
                 self._check(is_whole, "an atomic build has several publications")
             case "load" if "words" in value:
                 words = value["words"]
