@@ -8,15 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from conductor.client.configuration.configuration import Configuration
-from conductor.client.http.api.metadata_resource_api import MetadataResourceApi
-from conductor.client.http.api.task_resource_api import TaskResourceApi
-from conductor.client.http.api.workflow_resource_api import WorkflowResourceApi
-from conductor.client.http.api_client import ApiClient
-from conductor.client.http.models.task_result import TaskResult
-from conductor.client.http.rest import ApiException
-
-from headgate.errors import Invalid, NotFound, OrchestratorUnavailable, StaleAttempt
+from headgate.errors import Invalid, MissingExtra, NotFound, OrchestratorUnavailable, StaleAttempt
 
 IN_PROGRESS = "IN_PROGRESS"
 _ORCHESTRATOR = "conductor"
@@ -79,11 +71,20 @@ class ConductorClient:
     """A Conductor server; credentials come from the variables of its Python client."""
 
     def __init__(self, url: str) -> None:
+        try:
+            # An optional extra, and slow.
+            from conductor.client.configuration.configuration import Configuration  # noqa: PLC0415
+            from conductor.client.http import api_client  # noqa: PLC0415
+            from conductor.client.http.api import metadata_resource_api as metadata  # noqa: PLC0415
+            from conductor.client.http.api import task_resource_api as tasks  # noqa: PLC0415
+            from conductor.client.http.api import workflow_resource_api as flows  # noqa: PLC0415
+        except ImportError as error:
+            raise MissingExtra(feature="Conductor", extra="conductor") from error
         self.url = url.rstrip("/").removesuffix("/api")
-        self._api = ApiClient(Configuration(server_api_url=f"{self.url}/api"))
-        self._tasks = TaskResourceApi(self._api)
-        self._metadata = MetadataResourceApi(self._api)
-        self._workflows = WorkflowResourceApi(self._api)
+        self._api = api_client.ApiClient(Configuration(server_api_url=f"{self.url}/api"))
+        self._tasks = tasks.TaskResourceApi(self._api)
+        self._metadata = metadata.MetadataResourceApi(self._api)
+        self._workflows = flows.WorkflowResourceApi(self._api)
 
     def poll(self, task_type: str, *, worker: str, count: int, wait_ms: int) -> list[Dispatch]:
         """Poll at most `count` tasks; they are then in progress."""
@@ -163,6 +164,8 @@ class ConductorClient:
             self._metadata.update_task_def(dict(taskdef))
 
     def _update(self, polled: Dispatch, *, worker: str, **fields: Any) -> None:
+        from conductor.client.http.models.task_result import TaskResult  # noqa: PLC0415
+
         result = TaskResult(
             workflow_instance_id=polled.workflow_id,
             task_id=polled.task_id,
@@ -174,6 +177,8 @@ class ConductorClient:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
+        from conductor.client.http.rest import ApiException  # noqa: PLC0415
+
         try:
             yield
         except ApiException as error:
@@ -196,7 +201,7 @@ def connect(url: str | None) -> ConductorClient:
     return ConductorClient(url)
 
 
-def _text(error: ApiException) -> str:
+def _text(error: Any) -> str:
     """Return status and body of an error, without request headers."""
     body = error.body if isinstance(error.body, str) else ""
     return " ".join(f"{error.status or ''} {error.reason or ''} {body}".split())[:400]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import Cli, put
+from tests.support.shell import run_headgate
+from tests.support.source import ROOT
 from tests.support.task_modules import FAMILIAR, write_module
 
 
@@ -83,3 +86,40 @@ def test_task_start_without_a_server_exits_with_the_code_of_its_error(cli: Cli) 
     assert done.returncode == 2
     assert json.loads(done.stderr.splitlines()[-1])["event"] == "failed"
     assert json.loads(done.stdout)["code"] == "invalid"
+
+
+def _headgate_without_conductor(
+    cli: Cli, *words: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `headgate task …`, also the processes that it starts, without `conductor` installed."""
+    blocked = cli.directory / "blocked"
+    package = blocked / "conductor"
+    package.mkdir(parents=True, exist_ok=True)
+    raised = "raise ModuleNotFoundError(\"No module named 'conductor'\", name='conductor')\n"
+    (package / "__init__.py").write_text(raised)
+    path = os.pathsep.join([str(blocked), str(ROOT / "src")])
+    return run_headgate("task", *words, "--json", cwd=cli.directory, PYTHONPATH=path, **variables)
+
+
+def test_task_run_without_the_extra_conductor_completes(cli: Cli) -> None:
+    module = write_module(cli.directory, FAMILIAR, package="headgate.tasks")
+    put(cli, "render/in/song.txt")
+    given = put(cli, "render/in/stems/a.txt")
+    workspace = {"repository": "raw.scans", "branch": "master", "ref_type": "commit", "ref": given}
+    data = {"workspace": workspace, "params": {"word": "la"}}
+    (cli.directory / "input.json").write_text(json.dumps(data))
+    done = _headgate_without_conductor(cli, "run", module, "--input", "input.json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["status"] == "COMPLETED"
+
+
+@pytest.mark.parametrize("command", ["register", "start"])
+def test_task_command_of_conductor_without_its_extra_names_the_extra(
+    cli: Cli, command: str
+) -> None:
+    module = write_module(cli.directory, FAMILIAR, package="headgate.tasks")
+    url = "http://127.0.0.1:9"
+    done = _headgate_without_conductor(cli, command, module, HEADGATE_CONDUCTOR_URL=url)
+    error = json.loads(done.stdout)
+    assert (done.returncode, error["code"]) == (6, "missing_extra"), done.stderr
+    assert "pip install 'headgate[conductor]'" in error["error"]
