@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -21,13 +22,15 @@ from headgate.tasks import WorkspaceSpec
 from headgate.tasks.lakefs_store import staging_name
 from headgate.tasks.messages import Outcome, Status
 from headgate.tasks.ports import WorkspaceRef
-from headgate.testing.failpoints import reached_points
+from headgate.testing.failpoints import calling_at, reached_points
 from tests.support.lakefs_double import LakeFSDouble
 from tests.support.lakefs_harness import LakeFSHarness, lakefs_harness
 from tests.support.lakefs_tasks import REPOSITORY, double_store
+from tests.support.proxy import Cut, proxy_before
 from tests.support.publication_cases import CASES, FilesHarness, try_case
 from tests.support.skips import NO_LAKEFS
-from tests.support.stores import new_settings
+from tests.support.stores import expire_leases, new_settings
+from tests.support.task_runs import wait_for
 from tests.support.tasks import Attempt, defined, writes
 
 _FILES = {"a": "1", "dir/b": "2", "dirt": "3"}
@@ -165,7 +168,110 @@ def test_client_error_is_typed_and_has_the_message_of_the_server(
     assert (done.status, done.code) == (Status.FAILED, code)
     assert f"{status} hook songs/check.yaml failed" in str(done.reason)
     assert list(double.branches) == [(REPOSITORY, "main")]
-    assert store.database.read(list_intents) == []
+    # The server is to be tried again: recovery finds out later that nothing landed.
+    assert len(store.database.read(list_intents)) == (status == 429)
+
+
+def _commit_theirs(store: Store, **files: str) -> None:
+    """Make another writer's commit on top of main."""
+    main = WorkspaceRef(repository=REPOSITORY, branch="main", ref="-")
+    LakeFSHarness(store, connect(store.settings), REPOSITORY).commit(main, files)
+
+
+def _recovered(store: Store) -> list[str]:
+    """Return what recovery records after the leases of all intents have ended."""
+    expire_leases(store)
+    store.recover()
+    return [row["kind"] for row in store.recoveries()]
+
+
+def test_merge_that_conflicts_did_not_land_and_the_next_attempt_can_publish(
+    store: Store, double: LakeFSDouble, tmp_path: Path
+) -> None:
+    given = double.make_repository(REPOSITORY, _FILES)
+    with calling_at(Failpoint.INTENT_RECORDED, lambda: _commit_theirs(store, a="theirs")):
+        done = _attempt(store, tmp_path).run(defined(writes(a="mine")), _input(given))
+    assert (done.status, done.code) == (Status.FAILED, "lakefs_conflict")
+    assert store.database.read(list_intents) == [] and _recovered(store) == []
+    head = double.branches[(REPOSITORY, "main")].commit
+    last = _attempt(store, tmp_path).run(defined(writes(a="mine")), _input(head))
+    assert _ref(last) == double.branches[(REPOSITORY, "main")].commit
+    assert double.show(REPOSITORY, "main") == {**_FILES, "a": "mine"}
+
+
+@pytest.mark.parametrize(
+    ("request_name", "status", "recorded"),
+    [
+        *(("merge", status, []) for status in (400, 403, 404, 409, 412)),
+        *(("merge", status, ["workspace unknown"]) for status in (408, 429, 504)),
+        ("hard_reset", 403, []),
+        ("hard_reset", 500, ["workspace unknown"]),
+    ],
+)
+def test_move_below_a_foreign_head_is_unknown_only_without_a_certain_rejection(
+    store: Store,
+    double: LakeFSDouble,
+    tmp_path: Path,
+    request_name: str,
+    status: int,
+    recorded: list[str],
+) -> None:
+    given = double.make_repository(REPOSITORY, _FILES)
+    if request_name == "hard_reset":
+        _attempt(store, tmp_path).run(defined(writes(a="lost")), _input(given))
+    double.reject[request_name] = (status, "no")
+    with calling_at(Failpoint.INTENT_RECORDED, lambda: _commit_theirs(store, x="theirs")):
+        done = _attempt(store, tmp_path).run(defined(writes(a="mine")), _input(given))
+    assert (done.status is Status.FAILED and f"{status} no" in str(done.reason)) or status == 404
+    assert len(store.database.read(list_intents)) == len(recorded)
+    assert _recovered(store) == recorded
+
+
+@pytest.mark.parametrize(
+    ("request_name", "cut", "recorded"),
+    [
+        ("merge", Cut.BEFORE, "workspace not landed"),
+        ("merge", Cut.AFTER, None),
+        ("hard_reset", Cut.BEFORE, "workspace not landed"),
+        ("hard_reset", Cut.AFTER, None),
+        ("hard_reset", Cut.LATE, "workspace landed"),
+    ],
+)
+def test_move_whose_reply_is_lost_is_sent_once_and_recorded_as_it_ended(
+    store: Store,
+    double: LakeFSDouble,
+    tmp_path: Path,
+    request_name: str,
+    cut: Cut,
+    recorded: str | None,
+) -> None:
+    given = double.make_repository(REPOSITORY, _FILES)
+    if request_name == "hard_reset":
+        _attempt(store, tmp_path).run(defined(writes(a="lost")), _input(given))
+    before = double.branches[(REPOSITORY, "main")].commit
+    matters = b"/merge/" if request_name == "merge" else b"/hard_reset"
+    port = urlsplit(str(store.settings.lakefs_endpoint)).port
+    assert port is not None
+    with proxy_before(port, lambda data: matters in data) as proxy:
+        settings = replace(store.settings, lakefs_endpoint=f"http://127.0.0.1:{proxy.port}")
+        with Store(settings) as behind:
+            proxy.cut = cut
+            double.calls.clear()
+            attempt = _attempt(behind, tmp_path)
+            done = attempt.run(defined(writes(a="mine")), _input(given))
+            assert (done.status, done.code) == (Status.FAILED, LakeFSUnavailable.code)
+    # A late request arrives after its client has failed.
+    wait_for(lambda: double.calls.count(request_name) == (cut is not Cut.BEFORE))
+    head = double.branches[(REPOSITORY, "main")].commit
+    assert (head == before) is (cut is Cut.BEFORE)
+    assert len(store.database.read(list_intents)) == (recorded is not None)
+    assert _recovered(store) == ([] if recorded is None else [recorded])
+    assert double.calls.count(request_name) == (cut is not Cut.BEFORE)
+    if cut is not Cut.BEFORE:
+        assert store.database.read(lambda c: find_maker(c, REPOSITORY, head)) == attempt.ref
+    last = _attempt(store, tmp_path).run(defined(writes(a="last")), _input(given))
+    assert _ref(last) == double.branches[(REPOSITORY, "main")].commit
+    assert double.show(REPOSITORY, "main") == {**_FILES, "a": "last"}
 
 
 def test_failed_upload_keeps_its_reason_where_the_staging_branch_stays(

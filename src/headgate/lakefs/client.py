@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 import urllib3
-from lakefs.client import Client
-from lakefs_sdk import BranchCreation, CommitCreation, Merge, PathList
+from lakefs_sdk import BranchCreation, CommitCreation, Configuration, Merge, PathList
+from lakefs_sdk.client import LakeFSClient
 from lakefs_sdk.exceptions import ApiException
 
 from headgate import errors
@@ -22,8 +22,12 @@ _EXECUTION = "headgate_execution"
 _PAGE = 1000
 _CHUNK_BYTES = 1024 * 1024
 _DENIED = (401, 403)
-_NOT_FOUND, _CONFLICT, _PRECONDITION, _TOO_MANY = 404, 409, 412, 429
+_NOT_FOUND, _CONFLICT, _PRECONDITION = 404, 409, 412
 _CLIENT_ERRORS = range(400, 500)
+# Client errors that say nothing about the request: it timed out, or there were too many.
+_PASSING = (408, 429)
+# Not PUT: a hard reset that is sent again could remove a publication that came in between.
+_REPEATED = frozenset({"GET", "HEAD", "DELETE"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +63,9 @@ class LakeFS:
     """Client of a lakeFS server. Raises `NotFound`, `Exists` and the `LakeFS…` errors."""
 
     def __init__(self, endpoint: str, *, access_key_id: str, secret_access_key: str) -> None:
-        client = Client(host=endpoint, username=access_key_id, password=secret_access_key)
-        self._api = client.sdk_client
+        settings = Configuration(endpoint, username=access_key_id, password=secret_access_key)
+        settings.retries = urllib3.Retry(3, allowed_methods=_REPEATED)
+        self._api = LakeFSClient(settings)
 
     def load_head(self, repository: str, branch: str) -> Commit:
         """Return the commit that a branch points to."""
@@ -204,7 +209,7 @@ def _errors(doing: str) -> Iterator[None]:
             raise errors.Exists(f"lakeFS cannot {doing}: {_message(error)}.") from error
         if error.status in (_CONFLICT, _PRECONDITION):
             raise errors.LakeFSConflict(doing=doing, reason=reason) from error
-        if error.status in _CLIENT_ERRORS and error.status != _TOO_MANY:
+        if error.status in _CLIENT_ERRORS and error.status not in _PASSING:
             raise errors.LakeFSRejected(doing=doing, reason=reason) from error
         raise errors.LakeFSUnavailable(doing=doing, reason=reason) from error
     except urllib3.exceptions.HTTPError as error:

@@ -189,8 +189,8 @@ class LakeFSWorkspaces:
         reach(Failpoint.INTENT_RECORDED)
         try:
             made = make()
-        except errors.HeadgateError:
-            self._record_failed(intent, move, of.timeout_seconds)
+        except errors.HeadgateError as error:
+            self._record_failed(intent, move, error, of.timeout_seconds)
             raise
         reach(Failpoint.INTENT_EFFECT_DONE)
         if move.action is Action.MERGE:
@@ -216,18 +216,26 @@ class LakeFSWorkspaces:
             raise
 
     def _record_failed(
-        self, intent: Intent, move: PlannedMove, timeout_seconds: float | None
+        self,
+        intent: Intent,
+        move: PlannedMove,
+        error: errors.HeadgateError,
+        timeout_seconds: float | None,
     ) -> None:
-        """Record a move whose request failed; keep the intent if its outcome is unknown."""
+        """Record a move whose request failed; keep the intent if its outcome is unknown.
+
+        A rejection proves that nothing landed. A branch that has not moved does not prove it where
+        the reply is lost: the request may still be in progress.
+        """
         try:
             head = self._lakefs.load_head(move.repository, move.branch)
+            landed = move.landing(head.as_head()) is Landing.LANDED
         except errors.HeadgateError:
-            return
-        landing = move.landing(head.as_head())
-        if landing is Landing.LANDED:
+            landed = False
+        if landed:
             self._check_parent(intent, move, head, timeout_seconds)
             self._record(intent, move, head.id)
-        elif landing is Landing.NOT_LANDED:
+        elif not isinstance(error, errors.Unavailable):
             self._record(intent, move, None)
 
     def _check_parent(
