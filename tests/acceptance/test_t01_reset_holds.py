@@ -22,7 +22,7 @@ from headgate.errors import HeadgateError
 from headgate.model.access import Grant, Role
 from headgate.model.changes import Receipt
 from headgate.model.ids import instant_text
-from headgate.model.jobspecs import IncrementalSpec
+from headgate.model.jobspecs import IncrementalSpec, ParameterSpec
 from headgate.server.web.branches_page import branches_page
 from headgate.server.web.build_page import build_page
 from headgate.server.web.lineage_page import lineage_page
@@ -120,6 +120,23 @@ def test_t01_result_that_a_reset_removed_is_held_until_changed_forced_or_reset_f
 
         assert _found(end(store, after)) == {"s.x": found}
         assert _found(build(store, "s.x")) == {"s.x": ("skipped", "fresh")}
+        assert_store_sound(store)
+
+
+def test_t01_changed_parameters_end_the_hold(made_catalog_url: str, tmp_path: Path) -> None:
+    number = (ParameterSpec(name="n", kind="integer", default=1),)
+    with new_store(made_catalog_url, tmp_path) as store:
+        publish(store, "master", files_spec("s.x", parameters=number))
+        build(store, "s.x")
+        before = _view(store, "s.x")
+        assert _found(build(store, "s.x", parameters={"n": 2})) == {
+            "s.x": ("succeeded", "stale-parameters")
+        }
+        _reset(store, "s.x", before)
+        assert _found(build(store, "s.x", parameters={"n": 2})) == {"s.x": HELD}
+        assert _view(store, "s.x") == before
+        for found in (("succeeded", "stale-parameters"), ("skipped", "fresh")):
+            assert _found(build(store, "s.x", parameters={"n": 3})) == {"s.x": found}
         assert_store_sound(store)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 import os
 import signal
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -15,6 +18,7 @@ import pytest
 from rich.console import Console
 
 from headgate.builds.report import BuildOutcome
+from headgate.cli import main as cli
 from headgate.cli.build import job_tree
 from headgate.errors import SparkStopped
 from headgate.model.nouns import BuildState
@@ -25,8 +29,11 @@ from tests.support.processes import run
 from tests.support.projects import Project, new_project, spark_settings
 from tests.support.repositories import new_repository
 from tests.support.rows import apply_text
+from tests.support.shell import run_headgate
 from tests.support.spark_servers import EXECUTOR_CONF, running_connect
+from tests.support.stores import DATASET, files_branch, put
 from tests.support.tables import read_table
+from tests.support.task_modules import write_module
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
@@ -184,6 +191,97 @@ def load_and_lose_spark(settings: Settings, ended: Path) -> None:
             except SparkStopped as stopped:
                 found.append(stopped.message)
     ended.write_text("\n".join(found))
+
+
+def upkeep_and_lose_spark(settings: Settings, ended: Path) -> None:
+    """Run commands whose JVM is killed when their session is open; entry point of a process."""
+    opened = Store.spark
+
+    def doomed(store: Store, context: str) -> Any:
+        session = opened(store, context)
+        session.range(1).collect()
+        _kill_jvm_of(session)
+        return session
+
+    Store.spark = doomed  # type: ignore[assignment, method-assign]
+    os.chdir(settings.root)
+    for words in (("optimize", "shop.people", "-b", "master"), ("cleanup",)):
+        sys.argv = ["headgate", *words, "--engine", "spark"]
+        with contextlib.redirect_stderr(io.StringIO()) as printed:
+            try:
+                cli.main()
+            except SystemExit as exited:
+                code = exited.code
+        with ended.open("a") as file:
+            file.write(f"exit code {code}: {printed.getvalue()}\n")
+
+
+def test_t06_killed_jvm_of_optimize_or_cleanup_ends_the_command_with_its_own_error(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    settings = spark_settings(sqlite_url, tmp_path)
+    place = f'[store]\ncatalog = "{settings.catalog}"\nwarehouse = "{settings.warehouse}"\n'
+    (tmp_path / "headgate.toml").write_text(place)
+    with Store(settings) as store:
+        apply_text(store, '[dataset."shop.people"]\ncolumns = {id = "string"}\n')
+        for id in ("a", "b"):
+            store.mutate("master", f"insert into shop.people values ('{id}')")
+        before = store.dataset("shop.people").branch("master").load().view
+    assert run(upkeep_and_lose_spark, settings, tmp_path / "ended") == 0
+    shown = (tmp_path / "ended").read_text()
+    assert shown.count("exit code 6: ") == 2, shown
+    assert shown.count("Spark stopped (exit 137, out of memory?). ") == 2, shown
+    assert "Traceback" not in shown and "Py4J" not in shown
+    with Store(settings) as store:
+        dataset = store.dataset("shop.people")
+        assert [branch.name for branch in dataset.branches()] == ["master"]
+        assert dataset.branch("master").load().view == before
+
+
+_TASK = """
+import os, signal
+from headgate.tasks import TableSpec, WorkspaceSpec, task
+from pathlib import Path
+from pydantic import BaseModel
+
+
+class Params(BaseModel):
+    pass
+
+
+class Result(BaseModel):
+    count: int
+
+
+@task(
+    name="count",
+    owner_email="a@b.c",
+    workspace=WorkspaceSpec(read_only=True),
+    tables=TableSpec(inputs=("shop.people",)),
+)
+def count(workspace: Path, params: Params, spark) -> Result:
+    os.kill(spark._jvm.java.lang.ProcessHandle.current().pid(), signal.SIGKILL)
+    return Result(count=spark.table("shop.people").count())
+"""
+
+
+def test_t06_killed_jvm_of_a_task_is_the_reason_of_its_failure(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    settings = spark_settings(sqlite_url, tmp_path)
+    place = f'[store]\ncatalog = "{settings.catalog}"\nwarehouse = "{settings.warehouse}"\n'
+    (tmp_path / "headgate.toml").write_text(place)
+    with Store(settings) as store:
+        apply_text(store, '[dataset."shop.people"]\ncolumns = {id = "string"}\n')
+        given = put(files_branch(store), a="1")
+    workspace = {"repository": DATASET, "branch": "master", "ref_type": "commit", "ref": given}
+    (tmp_path / "input.json").write_text(json.dumps({"workspace": workspace, "params": {}}))
+    module = write_module(tmp_path, _TASK)
+    words = ("task", "run", module, "--input", "input.json", "--retries", "0", "--json")
+    done = run_headgate(*words, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["reason"].startswith("Spark stopped (exit 137, out of memory?). "), answer
 
 
 def test_t06_killed_jvm_of_a_statement_or_load_is_no_fault_of_either(

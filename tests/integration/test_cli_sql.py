@@ -50,6 +50,15 @@ def test_sql_of_each_context_is_answered_without_spark(people: Cli) -> None:
         assert done.err == "engine: duckdb\n"
 
 
+def test_sql_at_a_tag_reads_the_tagged_rows_and_a_wrong_tag_is_an_error(people: Cli) -> None:
+    tagged = people.json("dataset", "show", "g.person", "-b", "master")["transaction"]
+    people.ok("tag", "create", "g.person", "release-7", "--at", tagged)
+    people.ok("mutate", "-b", "master", "insert into g.person values ('di', 1, 1)")
+    for context, count in (("master@release-7", 3), ("master", 4)):
+        assert people.json("sql", "-b", context, _COUNT) == [{"n": count}]
+    assert people.error("sql", "-b", "master@relase-7", _COUNT, code=3) == "tag_not_found"
+
+
 def test_sql_in_a_transaction_reads_its_own_writes(people: Cli) -> None:
     with headgate.open() as hg, hg.transaction(branch="master") as unit:
         found = hg.sql(_COUNT, branch=unit.context, engine="duckdb")

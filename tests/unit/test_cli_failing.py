@@ -88,9 +88,13 @@ def test_report_defect_keeps_the_traceback_off_stdout(capsys: pytest.CaptureFixt
     assert "KeyError" in captured.err
 
 
-def test_log_record_of_an_interrupt_by_py4j_is_not_shown() -> None:
+def test_log_record_of_an_interrupted_or_lost_call_by_py4j_is_not_shown() -> None:
     records = [
         logging.LogRecord("root", logging.ERROR, "x.py", 1, text, None, None)
-        for text in ("KeyboardInterrupt while sending command.", "disk full")
+        for text in (
+            "KeyboardInterrupt while sending command.",
+            "Exception while sending command.",
+            "disk full",
+        )
     ]
-    assert [is_shown(record) for record in records] == [False, True]
+    assert [is_shown(record) for record in records] == [False, False, True]

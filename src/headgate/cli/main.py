@@ -152,8 +152,8 @@ class _PandasBlocker:
 
 
 def is_shown(record: logging.LogRecord) -> bool:
-    """Return False for Py4J's error record, with a traceback, of a Ctrl-C."""
-    return not record.getMessage().startswith("KeyboardInterrupt while sending command")
+    """Return False for Py4J's error record, with a traceback, of a Ctrl-C or a lost connection."""
+    return "while sending command" not in record.getMessage()
 
 
 def run(words: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from headgate.errors import HeadgateError, StorageUnavailable
 from headgate.model.names import DatasetName
 from headgate.spark.session import CATALOG
-from headgate.spark.sql import quote, quote_text
+from headgate.spark.sql import quote, quote_text, run_sql, translated_errors
 from headgate.storage.address import key_below, open_store
 from headgate.tables.referenced_files import ManifestRef, get_below, open_manifests
 
@@ -43,9 +43,10 @@ def compact(
     if sort:
         columns = ", ".join(f"{quote(column)} ASC" for column in sort)
         order = f"strategy => 'sort', sort_order => {quote_text(columns)}, "
-    session.sql(
+    run_sql(
+        session,
         f"CALL {CATALOG}.system.rewrite_data_files(table => {quote_text(table)}, {order}"
-        f"options => map({listed}))"
+        f"options => map({listed}))",
     )
 
 
@@ -71,16 +72,17 @@ def mark_on_spark(
     size = sum(manifest.length for manifest in manifests)
     tasks = min(len(manifests), max(_FEWEST_TASKS, size // _BYTES_PER_TASK))
     rows = [(manifest.path, manifest.length, manifest.files) for manifest in manifests]
-    named = (
-        session.createDataFrame(rows, _IN)
-        .repartition(tasks)
-        .mapInArrow(partial(_read, url, dict(options)), _OUT)
-        .distinct()
-    )
-    for row in named.toLocalIterator():
-        if row.failure is not None:
-            raise StorageUnavailable(where=row.path, reason=row.failure)
-        yield row.path
+    with translated_errors():
+        named = (
+            session.createDataFrame(rows, _IN)
+            .repartition(tasks)
+            .mapInArrow(partial(_read, url, dict(options)), _OUT)
+            .distinct()
+        )
+        for row in named.toLocalIterator():
+            if row.failure is not None:
+                raise StorageUnavailable(where=row.path, reason=row.failure)
+            yield row.path
 
 
 def _read(url: str, options: dict[str, str], batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:

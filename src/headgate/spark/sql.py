@@ -9,6 +9,7 @@ import base64
 import datetime
 import decimal
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 # A killed process closes its connections before it can be waited for.
 _END_SECONDS = 3.0
+# Exceptions of a connection that has ended, also in the middle of an answer.
+_LOST = {"Py4JError", "ConnectionError", "EOFError"}
 
 
 def quote(name: str) -> str:
@@ -47,7 +50,7 @@ class SqlResult:
 
 def run_sql(session: SparkSession, text: str) -> SqlResult:
     """Run one statement; a statement without a result set has no columns and no rows."""
-    with _translated_errors():
+    with translated_errors():
         frame = session.sql(text)
         columns = distinct_names(frame.columns)
         types = [field.dataType for field in frame.schema.fields]
@@ -57,14 +60,14 @@ def run_sql(session: SparkSession, text: str) -> SqlResult:
 
 def arrow_of(session: SparkSession, text: str) -> pa.Table:
     """Run one statement and return its rows as an Arrow table."""
-    with _translated_errors():
+    with translated_errors():
         frame = session.sql(text)
         found: pa.Table = frame.toDF(*distinct_names(frame.columns)).toArrow()
         return found
 
 
 @contextmanager
-def _translated_errors() -> Iterator[None]:
+def translated_errors() -> Iterator[None]:
     from py4j.protocol import Py4JJavaError  # noqa: PLC0415  (optional: PySpark brings it)
     from pyspark import errors as pyspark  # noqa: PLC0415  (optional, and slow)
 
@@ -99,16 +102,15 @@ def without_error_log() -> Iterator[None]:
 @contextmanager
 def reporting_end() -> Iterator[None]:
     """Raise `SparkStopped` for an exception whose cause is that this process's JVM has ended."""
-    from py4j.protocol import Py4JError, Py4JJavaError  # noqa: PLC0415  (optional: PySpark brings it)
-    from pyspark import SparkContext  # noqa: PLC0415  (optional, and slow)
-
     try:
         yield
-    except (Py4JError, ConnectionError) as error:
-        jvm = getattr(SparkContext._gateway, "jvm_process", None)
-        if isinstance(error, Py4JJavaError) or jvm is None:
-            raise
-        if (stopped := jvm.find_end(_END_SECONDS)) is None:
+    except Exception as error:
+        # A process that did not import PySpark has no JVM.
+        context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+        jvm = getattr(getattr(context, "_gateway", None), "jvm_process", None)
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        lost = kinds & _LOST and "Py4JJavaError" not in kinds
+        if not lost or jvm is None or (stopped := jvm.find_end(_END_SECONDS)) is None:
             raise
         raise stopped from error
 

@@ -37,6 +37,7 @@ from headgate.spark.session import (
     launch_request,
     start,
 )
+from headgate.spark.sql import reporting_end
 from headgate.storage.address import client_properties, read_outside
 from headgate.storage.local import make_private_directory
 from headgate.tables.versions import TableVersions
@@ -201,6 +202,7 @@ class StoreSpark:
             self._endpoint.stop()
             raise
 
+    @reporting_end()
     def session(
         self, context: str, token: str | None = None, *, actor: str | None = None
     ) -> SparkSession:

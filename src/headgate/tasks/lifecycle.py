@@ -15,6 +15,7 @@ from typing import Any
 from headgate.errors import HeadgateError, Invalid, TaskDeadlinePassed, TaskFailed
 from headgate.files.private_copy import PrivateCopy, changes_of
 from headgate.model.failpoints import Failpoint, reach
+from headgate.spark.sql import reporting_end
 from headgate.tasks import declare, ports
 from headgate.tasks.attempt_directory import AttemptLog, attempt_directory, remove_directory
 from headgate.tasks.declare import MetricRecorder, Phase, TaskDefinition, WorkspaceSpec
@@ -171,7 +172,7 @@ class _Attempt:
             arguments["metrics"] = MetricRecorder(
                 lambda line: self._log.write("metric", **line), labels
             )
-        with self._log.step("body"):
+        with self._log.step("body"), reporting_end():
             try:
                 returned = self._definition.function(**arguments)
             except Exception:
