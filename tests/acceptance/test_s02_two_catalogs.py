@@ -197,7 +197,8 @@ def test_s02_of_two_copies_that_published_nothing_since_the_first_to_clean_up_go
                 tidy(loser, dry_run=dry_run)
         tidy(winner)
         # Also the winner, once the other one has data that it does not know.
-        put(loser.dataset(DATASET).branch("master"), c="3")
+        with Store(_settings(urls[second], tmp_path)) as writer:
+            put(writer.dataset(DATASET).branch("master"), c="3")
         for store in (winner, loser):
             with pytest.raises(CleanupHeld):
                 tidy(store)

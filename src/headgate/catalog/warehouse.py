@@ -6,8 +6,8 @@ cleanup that deletes first replaces the incarnation, in the marker and in the ca
 catalog knows only the incarnation of the time when it was copied, so of two copies only one can
 clean up after that.
 
-Each publication leaves its number and its operation in the warehouse, under a name that a copy from
-before it does not know. A catalog deletes nothing while there is such a trace of another one.
+Publications leave their number and operation in the warehouse, under a name that a copy from before
+them does not know. A catalog deletes nothing while there is such a trace of another one.
 
 Markers are numbered objects. The newest counts, and creating the next number is a compare-and-swap
 on any store.
@@ -40,6 +40,7 @@ _MARKER, _TRACE = f"{MARKERS}/marker-", f"{MARKERS}/history-"
 # What Headgate writes into a warehouse.
 _CONTENT = ("objects", "tables", "bundles")
 _TRIES = 20
+_TRACE_SECONDS = 5.0
 _LOOKS, _PAUSE_SECONDS = 4, 0.2
 _STORE, _INCARNATION, _NEXT, _HELD = "store_id", "incarnation", "next_incarnation", "cleanup_held"
 # Of a catalog from before there were markers, restored over a warehouse that has one.
@@ -127,22 +128,42 @@ def has_content(objects: ObjectStore) -> bool:
 
 
 class Traces:
-    """Leaves a trace of each publication of this process, and removes the one before."""
+    """Leaves a trace of the newest publication of this process, and removes the one before.
 
-    def __init__(self, objects: Callable[[], ObjectStore]) -> None:
+    Cleanup sweeps only what it condemned a day before, so a trace may come seconds late: no writer
+    waits for it, and one of many publications is enough.
+    """
+
+    def __init__(self, objects: Callable[[], ObjectStore | None]) -> None:
+        # Returns None while this process has not used the warehouse.
         self._objects = objects
-        self._newest = ""
+        self._newest = self._left = ""
+        self._timer: threading.Timer | None = None
         self._lock = threading.Lock()
 
-    def leave(self, number: PublicationNumber, operation: OperationId) -> None:
-        """Leave a trace; if that fails, the next publication or opening of the store leaves one."""
+    def note(self, number: PublicationNumber, operation: OperationId) -> None:
+        """Leave a trace of this publication soon."""
+        with self._lock:
+            self._newest = max(self._newest, _trace(number, operation))
+            if self._timer is None:
+                self._timer = threading.Timer(_TRACE_SECONDS, self.leave)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def leave(self) -> None:
+        """Leave the trace now; if that fails, the next opening of the store leaves one."""
+        with self._lock:
+            timer, self._timer = self._timer, None
+            newest, older = self._newest, self._left
+        if timer is not None:
+            timer.cancel()
+        objects = self._objects()
+        if newest == older or objects is None:
+            return
         with suppress(errors.HeadgateError):
-            key = _trace(number, operation)
-            self._objects().put(key, b"")
-            with self._lock:
-                older, self._newest = sorted((key, self._newest))
-            if older:
-                self._objects().delete([older])
+            objects.put(newest, b"")
+            self._left = newest
+            objects.delete([older] if older else [])
 
 
 def _trace(number: int, operation: str) -> str:

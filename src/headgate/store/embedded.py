@@ -366,7 +366,7 @@ class Store(StoreQueries, AdminVerbs):
         self.database = self.full_database = Database(
             settings.catalog, primary=settings.builds.branch
         )
-        self.database.on_publication = warehouse.Traces(lambda: self.objects).leave
+        self.database.on_publication = lambda *newest: self._traces.note(*newest)
         ensure_schema(self.database)
         if recover_first:
             self._recover_if_writable()
@@ -400,6 +400,10 @@ class Store(StoreQueries, AdminVerbs):
         if self._is_first:
             warehouse.check(self.database, objects)
         return objects
+
+    @cached_property
+    def _traces(self) -> warehouse.Traces:
+        return warehouse.Traces(lambda: self.__dict__.get("objects"))
 
     @cached_property
     def trees(self) -> FileTrees:
@@ -844,6 +848,8 @@ class Store(StoreQueries, AdminVerbs):
         if lineage is not None:
             lineage.close()
         self._leave_warm_spark()
+        if "_traces" in self.__dict__:
+            self._traces.leave()
         self.database.close()
 
     def _leave_warm_spark(self) -> None:
