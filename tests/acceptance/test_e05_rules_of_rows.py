@@ -13,8 +13,10 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import BadRequestError
 
-from headgate.errors import ConstraintsViolated, MergeConflict
+from headgate.catalog.consistency import check_rules
+from headgate.errors import ConstraintsViolated, MergeConflict, StatementStopped
 from headgate.model.rules import RULES_FACT
+from headgate.rows.rules import CommitRules
 from tests.support.iceberg import Front, Served
 from tests.support.rows import GRAPH, KNOWS, PERSON, apply_text, ids_of, insert_people, rows_of
 from tests.support.stores import new_store
@@ -261,3 +263,150 @@ def test_e05_renamed_table_still_rejects(graph: Served) -> None:
     with pytest.raises(BadRequestError, match="key id = 1 occurs 2 times"):
         catalog.load_table("graph.follows").append(edges((1, "bo", "ana")))
     assert rows_of(graph.store, "graph.follows") == [{"id": 1, "src": "ana", "dst": "bo"}]
+
+
+# A flag stays until all rows were validated
+
+
+def flag_twice_ana(graph: Served, branch: str = "master") -> None:
+    """Let an engine write a second row 'ana' into a table that flags."""
+    with connect(graph, branch).load_table(PERSON).transaction() as change:
+        change.set_properties({"headgate.enforce": "flag"})
+    connect(graph, branch).load_table(PERSON).append(people("ana"))
+    assert is_flagged(graph, branch=branch)
+
+
+def is_flagged(graph: Served, name: str = PERSON, branch: str = "master") -> bool:
+    """Whether the newest transaction names the two rows 'ana', and `doctor` reports them."""
+    fact = graph.history(name, branch)[-1].provenance.get(RULES_FACT) or {"state": "none"}
+    texts = [one["text"] for one in fact.get("violations", [])]
+    flagged = bool(fact["state"] == "flagged")
+    assert flagged == (texts == ["graph.person: the key id = 'ana' occurs 2 times"])
+    reported = [f.where for f in graph.store.database.read(lambda c: [*check_rules(c)])]
+    assert flagged == (f"{name}@{branch}" in reported)
+    return flagged
+
+
+def fail_to_read(*_: Any) -> Any:
+    raise StatementStopped(reason="takes too long", setting="statement_seconds", limit=1)
+
+
+def publish_other_rows(graph: Served) -> Iterator[str]:
+    """Publish other rows and properties of the table in every way, one after the other."""
+    store = graph.store
+    connect(graph).load_table(PERSON).append(people("cy"))
+    yield "engine"
+    with connect(graph).load_table(PERSON).transaction() as change:
+        change.set_properties({"owner": "ana"})
+    yield "property"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CommitRules, "_validate", fail_to_read)
+        connect(graph).load_table(PERSON).append(people("dag"))
+    yield "rows that were not validated"
+    with store.transaction(branch="master") as unit:
+        connect(graph, unit.context).load_table(PERSON).append(people("eve"))
+    yield "unit"
+    first, second = connect(graph).load_table(PERSON), connect(graph).load_table(PERSON)
+    first.append(people("fay"))
+    second.append(people("gus"))
+    yield "append that the server moved"
+    store.mutate("master", insert_people("hal"))
+    yield "script"
+    store.load("master", {PERSON: pa.table({"id": ["ian"]})})
+    yield "load"
+    assert store.rows.optimize(PERSON, branch="master").publication is not None
+    yield "optimize"
+    store.dataset(PERSON).branch("feature").create(parent="master")
+    store.mutate("feature", insert_people("jo"))
+    store.mutate("master", insert_people("kim"))
+    store.merge("feature", into="master")
+    yield "merge"
+    store.dataset(PERSON).branch("topic").create(parent="master")
+    store.mutate("topic", insert_people("lea"))
+    store.merge("topic", into="master")
+    yield "merge of one side's changes"
+    with connect(graph).load_table(PERSON).transaction() as change:
+        change.set_properties({"headgate.enforce": "off"})
+    connect(graph).load_table(PERSON).append(people("mo"))
+    yield "engine while the rules are off"
+
+
+def test_e05_flag_stays_when_other_rows_are_published(graph: Served) -> None:
+    flag_twice_ana(graph)
+    before = graph.publications
+    for way in publish_other_rows(graph):
+        assert graph.publications > before, way
+        assert is_flagged(graph), way
+        before = graph.publications
+
+
+def test_e05_second_violation_is_added_to_the_first_and_known_ones_are_not_repeated(
+    graph: Served,
+) -> None:
+    flag_twice_ana(graph)
+    connect(graph).load_table(PERSON).append(people("bo"))
+    marked = graph.history(PERSON)[-1].provenance[RULES_FACT]
+    texts = [f"graph.person: the key id = '{id}' occurs 2 times" for id in ("ana", "bo")]
+    assert (marked["total"], [one["text"] for one in marked["violations"]]) == (2, texts)
+    connect(graph).load_table(PERSON).delete("name = 'BO' and age = 7 and id = 'bo'")
+    connect(graph).load_table(PERSON).append(people("cy", "bo", "bo"))
+    again = graph.history(PERSON)[-1].provenance[RULES_FACT]
+    assert (again["total"], again["violations"]) == (2, marked["violations"])
+
+
+def test_e05_flag_ends_when_the_corrected_rows_were_validated(graph: Served) -> None:
+    flag_twice_ana(graph)
+    graph.store.mutate("master", "delete from graph.person where id = 'ana'")
+    assert is_flagged(graph), "a delete does not validate the rows that stay"
+    apply_text(graph.store, GRAPH)
+    assert not is_flagged(graph)
+    graph.store.mutate("master", insert_people("cy"))
+    assert not is_flagged(graph)
+
+
+def test_e05_reset_and_branches_show_the_flag_of_their_rows(graph: Served) -> None:
+    store = graph.store
+    clean = store.dataset(PERSON).branch("master").load().view
+    assert clean is not None
+    flag_twice_ana(graph)
+    marked = store.dataset(PERSON).branch("master").load().view
+    assert marked is not None
+    store.dataset(PERSON).branch("master").reset(to=clean)
+    store.mutate("master", insert_people("cy"))
+    assert not is_flagged(graph)
+    store.dataset(PERSON).branch("master").reset(to=marked)
+    store.mutate("feature>master", insert_people("cy"))
+    assert is_flagged(graph, branch="feature")
+
+
+def test_e05_renamed_table_keeps_its_flag(graph: Served) -> None:
+    flag_twice_ana(graph)
+    connect(graph).rename_table(PERSON, "graph.people")
+    connect(graph).load_table("graph.people").append(people("cy"))
+    assert is_flagged(graph, "graph.people")
+
+
+def test_e05_merge_of_a_rename_keeps_the_flag_of_the_rows_that_stay(graph: Served) -> None:
+    graph.store.dataset(PERSON).branch("feature").create(parent="master")
+    connect(graph, "feature").rename_table(PERSON, "graph.people")
+    flag_twice_ana(graph)
+    graph.store.merge("feature", into="master")
+    assert ids_of(graph.store, "graph.people") == ["ana", "ana", "bo"]
+    assert is_flagged(graph, "graph.people")
+
+
+def test_e05_flag_for_another_table_stays_until_that_table_was_validated(graph: Served) -> None:
+    """The deletion of a person is flagged, and the edge that it breaks belongs to another table."""
+    with connect(graph).load_table(KNOWS).transaction() as change:
+        change.set_properties({"headgate.enforce": "flag"})
+    connect(graph).load_table(KNOWS).append(edges((1, "ana", "bo")))
+    connect(graph).load_table(PERSON).delete("id = 'bo'")
+    assert state_of(graph) == "flagged"
+    with pytest.raises(ConstraintsViolated, match="dst = 'bo' refers to no row"):
+        apply_text(graph.store, GRAPH)
+    connect(graph).load_table(PERSON).delete("id = 'ana'")
+    graph.store.mutate("master", insert_people("ana"))
+    assert state_of(graph) == "flagged"
+    graph.store.mutate("master", insert_people("bo"))
+    apply_text(graph.store, GRAPH)
+    assert state_of(graph) is None

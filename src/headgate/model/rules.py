@@ -53,6 +53,20 @@ def carried_facts(provenance: Mapping[str, Any]) -> dict[str, Any]:
     return {RULES_FACT: provenance[RULES_FACT]} if RULES_FACT in provenance else {}
 
 
+def is_flagged(provenance: Mapping[str, Any]) -> bool:
+    """Return whether rows of a transaction are known to violate the table's constraints."""
+    return bool((provenance.get(RULES_FACT) or {}).get("state") == FLAGGED)
+
+
+def inherited_facts(before: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of a transaction that keeps rows of the one before it.
+
+    What is recorded about the rows remains until all of them were validated.
+    """
+    kept = {} if rows_hold(before) or rows_hold(facts) else carried_facts(before)
+    return {**kept, **facts}
+
+
 @dataclass(frozen=True, kw_only=True)
 class ChangedTable:
     """One table of a publication: where its metadata was and will be."""

@@ -242,8 +242,9 @@ def _commit(
     ids = [rows.table.opened for rows in staged.values()] if any(counts.values()) else []
     facts = {
         staged[name].table.opened: Provenance(
-            facts=write.mutation_facts(
-                f"load-{load.mode}", count, keys_hold=name in found.keys_hold
+            facts=write.facts_on(
+                branch_tables.load(name),
+                write.mutation_facts(f"load-{load.mode}", count, keys_hold=name in found.keys_hold),
             )
         )
         for name, count in counts.items()

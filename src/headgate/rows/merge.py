@@ -385,7 +385,8 @@ def _merge(
             if side.kind is nouns.DatasetKind.TABLE:
                 how = diff.DiffOptions(options=working.options)
                 side.difference = diff.compare_tables(held, held, how, same_content=True)
-            _show(working, side, version=kept, type=nouns.TransactionType.SNAPSHOT, counts=Counts())
+            type = nouns.TransactionType.SNAPSHOT
+            _show(working, side, version=kept, shown=target, type=type, counts=Counts())
             return []
     if target is None:
         if source.version is not None:
@@ -487,10 +488,10 @@ def _fast_forward(
     _KeyedMerge(table, difference).run()
     table.pointer = side.taken
     target = side.target.provenance if side.target is not None else {}
-    if rows_hold(side.source.provenance) or (
-        rows_hold(target) and keeps_rules(old.metadata, new.metadata)
-    ):
-        table.facts = {**side.facts, RULES_FACT: {"state": HOLD}}
+    known = carried_facts(side.source.provenance)
+    if rows_hold(target) and keeps_rules(old.metadata, new.metadata):
+        known = {RULES_FACT: {"state": HOLD}}
+    table.facts = {**side.facts, **known}
     return conflicts
 
 
@@ -569,8 +570,10 @@ def _three_way_by_path(
     ]
 
 
-def _show(working: WorkingSet, side: Side, **content: Any) -> None:
-    facts = {**side.facts, **carried_facts(side.source.provenance)}
+def _show(
+    working: WorkingSet, side: Side, *, shown: nouns.Transaction | None = None, **content: Any
+) -> None:
+    facts = {**side.facts, **carried_facts((shown or side.source).provenance)}
     working.moves.append(VersionMove(on_branch=side.on_branch, facts=facts, **content))
 
 

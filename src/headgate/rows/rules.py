@@ -16,10 +16,19 @@ from headgate.model.access import ReadPolicy
 from headgate.model.constraints import Enforce
 from headgate.model.contexts import BranchContext
 from headgate.model.names import DatasetName, parse_dataset_name
-from headgate.model.rules import FLAGGED, HOLD, RULES_FACT, UNKNOWN, ChangedTable, Json, Verdict
+from headgate.model.rules import (
+    FLAGGED,
+    HOLD,
+    RULES_FACT,
+    UNKNOWN,
+    ChangedTable,
+    Json,
+    Verdict,
+    is_flagged,
+)
 from headgate.rows.branch_tables import BranchTable, BranchTables, reads_of
 from headgate.rows.outcome import Parts
-from headgate.rows.write import keys_hold
+from headgate.rows.write import keys_hold, provenance_of
 from headgate.tables.constraints import REFERRING_PROPERTY, enforcement_of, is_ruled, keeps_rules
 from headgate.tables.metadata import Metadata
 from headgate.tables.snapshots import current_snapshot, effect_between
@@ -58,7 +67,7 @@ class _Commit:
     @property
     def is_known(self) -> bool:
         """Whether the rows before the commit are known to satisfy the constraints after it."""
-        if self.before is None or current_snapshot(self.before) is None:
+        if self.before is None or (current_snapshot(self.before) is None and not self.flag):
             return True
         held = self.shown is not None and keys_hold(self.shown)
         return held and keeps_rules(self.before, self.after)
@@ -79,10 +88,21 @@ class _Commit:
         return self.changes_rows and (is_referred or self.enforced is not Enforce.OFF)
 
     @property
-    def state(self) -> str:
-        """What is known of the rows afterwards, if there is no violation."""
+    def flag(self) -> Json | None:
+        """The violations that are known already; they remain until all rows were validated."""
+        found = provenance_of(self.shown) if self.shown is not None else {}
+        return found[RULES_FACT] if is_flagged(found) else None
+
+    @property
+    def unvalidated(self) -> Json:
+        """What is known of the rows afterwards, if they are not validated."""
+        return self.flag or {"state": UNKNOWN}
+
+    @property
+    def fact(self) -> Json:
+        """What is known of the rows afterwards, if there is no new violation."""
         is_checked = self.enforced is not Enforce.OFF or not self.changes_rows
-        return HOLD if self.is_known and is_checked else UNKNOWN
+        return {"state": HOLD} if self.is_known and is_checked else self.unvalidated
 
 
 def _effective(metadata: Metadata, *, is_known: bool) -> Enforce:
@@ -118,9 +138,9 @@ class CommitRules:
             )
             for one in changed
         }
-        states = {name: one.state for name, one in commits.items() if is_ruled(one.after)}
+        ruled = {name: one for name, one in commits.items() if is_ruled(one.after)}
         if not any(one.needs_validation for one in commits.values()):
-            return Verdict(facts=_facts(states, []))
+            return Verdict(facts=_facts({name: one.fact for name, one in ruled.items()}, []))
         moving = [one for one in commits.values() if one.changes_rows]
         try:
             done = self._validate(tables, [one.changed for one in moving])
@@ -129,7 +149,7 @@ class CommitRules:
                 name = str(rejecting[0].changed.name)
                 reason = _reason(error, {one.after for one in changed})
                 raise errors.RowsNotValidated(dataset=name, reason=reason) from error
-            return Verdict(facts=_facts(dict.fromkeys(states, UNKNOWN), []))
+            return Verdict(facts=_facts({n: one.unvalidated for n, one in ruled.items()}, []))
         flagged, rejected = [], []
         for one in done["found"]:
             match self._enforced(tables, commits, one["violation"]["dataset"]):
@@ -145,7 +165,8 @@ class CommitRules:
                 limit=_LIMIT,
             )
         others = [parse_dataset_name(name) for name in done["read"] if name not in commits]
-        return Verdict(reads=reads_of(map(tables.find, others), ()), facts=_facts(states, flagged))
+        facts = _facts({name: one.fact for name, one in ruled.items()}, flagged)
+        return Verdict(reads=reads_of(map(tables.find, others), ()), facts=facts)
 
     def _metadata(self, location: str) -> Metadata:
         return self._parts.versions.read(location).metadata
@@ -171,17 +192,19 @@ class CommitRules:
 
 
 def _facts(
-    states: Mapping[str, str], flagged: Iterable[Json]
+    known: Mapping[str, Json], flagged: Iterable[Json]
 ) -> dict[DatasetName, Mapping[str, Any]]:
-    """Return the provenance of the transactions."""
-    facts: dict[str, Json] = {name: {"state": state} for name, state in states.items()}
+    """Return the provenance of the transactions: what is known of the rows, and new violations."""
+    facts = {name: dict(fact) for name, fact in known.items()}
     for one in flagged:
         fact = facts[one["cause"]]
-        fact["state"], fact["total"] = FLAGGED, fact.get("total", 0) + 1
-        if fact["total"] <= _RECORDED:
-            # With the dataset, by which tokens that may not read it are denied the text.
-            found = {"dataset": one["violation"]["dataset"], "text": one["text"]}
-            fact.setdefault("violations", []).append(found)
+        recorded = fact.get("violations", [])
+        # With the dataset, by which tokens that may not read it are denied the text.
+        found = {"dataset": one["violation"]["dataset"], "text": one["text"]}
+        if found not in recorded:
+            total = fact.get("total", 0) + 1
+            recorded = [*recorded, found][:_RECORDED]
+            fact |= {"state": FLAGGED, "total": total, "violations": recorded}
     return {parse_dataset_name(name): {RULES_FACT: fact} for name, fact in facts.items()}
 
 

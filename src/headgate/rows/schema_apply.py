@@ -17,10 +17,11 @@ from headgate.catalog.operations import do_once
 from headgate.catalog.publish import publish_prepared
 from headgate.errors import ImpossibleSchemaChange
 from headgate.model.changes import Change, PublishRequest, Receipt
-from headgate.model.constraints import Constraints
+from headgate.model.constraints import Constraints, Enforce
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import DatasetKind, PublicationKind, TransactionType, Version
+from headgate.model.rules import is_flagged
 from headgate.rows import working_set, write
 from headgate.rows.branch_tables import (
     BranchTable,
@@ -154,8 +155,14 @@ def _validate(working: WorkingSet, changing: Sequence[TablePlan]) -> None:
 
 def _all_as_new(working: WorkingSet, plans: Sequence[TablePlan]) -> Iterator[TableEffect]:
     """Return effects that add every row, for the validator."""
+    tables = {plan.name: working.tables[plan.name] for plan in plans}
     for plan in plans:
-        table = working.tables[plan.name]
+        if is_flagged(write.provenance_of(plan.renamed_from or plan.on_branch)):
+            # The flag may be that rows of other tables refer to rows that it has no more.
+            for other, _ in working.referring(tables[plan.name]):
+                if constraints.enforcement_of(other.scan.version.metadata) is not Enforce.OFF:
+                    tables.setdefault(other.name, other)
+    for table in tables.values():
         engine = working.engine
         rows = table.relation(table.columns)
         added, removed = engine.new_name("added"), engine.new_name("removed")
@@ -453,7 +460,8 @@ def _properties(schema: Json, spec: DatasetSpec) -> dict[str, str]:
 def _is_unvalidated(held: BranchTable, base: Metadata) -> bool:
     """Return whether an engine wrote rows that were not validated, or that violate constraints."""
     declared = constraints.PROPERTY in (base.get("properties") or {})
-    return declared and current_snapshot(base) is not None and not write.keys_hold(held)
+    is_bound = declared or is_flagged(write.provenance_of(held))
+    return is_bound and current_snapshot(base) is not None and not write.keys_hold(held)
 
 
 def _new_field(column: ColumnSpec, next_id: Callable[[], int]) -> Json:

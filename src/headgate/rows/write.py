@@ -36,7 +36,13 @@ from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import BranchId, TransactionId, mint_content, mint_operation, mint_version
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import DatasetKind, PublicationKind, TransactionType, Version
-from headgate.model.rules import KEYS_HOLD, MUTATION_FACT, rows_hold
+from headgate.model.rules import (
+    KEYS_HOLD,
+    MUTATION_FACT,
+    inherited_facts,
+    is_flagged,
+    rows_hold,
+)
 from headgate.rows.branch_tables import (
     BranchTable,
     BranchTables,
@@ -167,12 +173,14 @@ def _prepared(working: WorkingSet, effect: TableEffect, *, dry_run: bool) -> Pre
     table = effect.table
     # A merge may bring another key, by which the rows that stay were not checked.
     same_key = table.pointer is None and (table.final is None or table.is_new)
+    # Rows of other tables may refer to those that a flagged table does not have any more.
+    is_empty = table.is_empty and not is_flagged(provenance_of(table.on_branch))
     return PreparedTable(
         dataset=table.name,
         version=None if dry_run else stage(working.versions, effect),
         type=effect.type,
         counts=effect.counts,
-        keys_hold=same_key and (table.is_replaced or table.is_empty or keys_hold(table.on_branch)),
+        keys_hold=same_key and (table.is_replaced or is_empty or keys_hold(table.on_branch)),
         created={n: type_text(kind) for n, kind in table.types.items()} if table.is_new else {},
         facts=table.facts,
     )
@@ -516,7 +524,17 @@ def mutation_facts(
 
 def keys_hold(on_branch: BranchTable) -> bool:
     """Return whether every writer of the table up to now validated its rows."""
-    return on_branch.shown is not None and rows_hold(on_branch.shown.provenance)
+    return rows_hold(provenance_of(on_branch))
+
+
+def facts_on(on_branch: BranchTable, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of the table's next transaction, with what it inherits about its rows."""
+    return inherited_facts(provenance_of(on_branch), facts)
+
+
+def provenance_of(on_branch: BranchTable) -> Mapping[str, Any]:
+    """Return the provenance of the transaction that the branch shows."""
+    return on_branch.shown.provenance if on_branch.shown is not None else {}
 
 
 def add_version(
@@ -537,6 +555,6 @@ def add_version(
         type=TransactionType.SNAPSHOT if on_branch.renamed_from else type,
         version=version,
         objects=objects,
-        provenance=Provenance(facts=facts),
+        provenance=Provenance(facts=facts_on(on_branch, facts) if version else facts),
         renamed_from=on_branch.renamed_from,
     )
