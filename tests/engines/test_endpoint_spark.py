@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from pyiceberg.catalog.rest import RestCatalog
 from starlette.types import Receive, Scope, Send
 
 from headgate.errors import AttemptSuperseded
+from headgate.iceberg.app import IcebergApp
+from headgate.iceberg.service import ServedVersions
 from headgate.model.nouns import TransactionType
 from headgate.spark.session import LocalSpark
 from tests.support.iceberg import Front, Served
@@ -33,6 +36,10 @@ class Interrupted:
 
     def before(self, wanted: Callable[[Scope], bool], act: Callable[[], None]) -> None:
         self._wanted, self._act = wanted, act
+
+    def restart(self, served: Served) -> None:
+        """Continue with an application that remembers no client."""
+        self._app = IcebergApp(replace(served.service, served=ServedVersions()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._wanted(scope):
@@ -165,12 +172,21 @@ def test_feature_branch_changes_both_tables_and_master_neither(world: World) -> 
         "create or replace table db.t as select 100L as id",
     ],
 )
-def test_replacement_never_loses_another_sessions_append(world: World, statement: str) -> None:
+@pytest.mark.parametrize("restarted", [False, True], ids=["same server", "after a restart"])
+def test_replacement_never_loses_another_sessions_append(
+    world: World, statement: str, restarted: bool
+) -> None:
     sql = world.session()
     sql("create table db.t as select 1L as id")
     other = world.arrow()
     rows = pa.table({"id": pa.array([2], pa.int64())})
-    world.app.before(refresh_of("t"), lambda: other.load_table("db.t").append(rows))
+
+    def append() -> None:
+        other.load_table("db.t").append(rows)
+        if restarted:
+            world.app.restart(world.served)
+
+    world.app.before(refresh_of("t"), append)
     with pytest.raises(Exception, match=r"stale_replacement|requirement_failed"):
         sql(statement)
     assert sql("select id from db.t order by id") == [(1,), (2,)]

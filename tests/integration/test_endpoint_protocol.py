@@ -12,6 +12,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from headgate.iceberg.app import ROUTES
+from headgate.model.access import Role
+from tests.support.api import Api
 from tests.support.iceberg import (
     TABLES,
     Front,
@@ -33,8 +35,24 @@ def test_config_gives_each_client_a_prefix_and_lists_what_it_can_do(served: Serv
         assert one.config["idempotency-key-lifetime"] == "PT24H"
         assert "POST /v1/{prefix}/transactions/commit" in one.config["endpoints"]
         assert "POST /v1/{prefix}/namespaces/{namespace}/views" in one.config["endpoints"]
-        # A server opens no metadata file that a client names.
+        assert "POST /v1/{prefix}/namespaces/{namespace}/register" in one.config["endpoints"]
         assert not any("register-view" in endpoint for endpoint in one.config["endpoints"])
+
+
+def test_server_that_reads_no_files_for_clients_neither_advertises_nor_serves_registration(
+    served: Served, front: Front
+) -> None:
+    api = Api(served.store, front)
+    token = api.token("ana", Role.ADMIN)
+    with RestClient(f"{api.url}/iceberg", "master", token=token) as client:
+        client.call("POST", "namespaces", {"namespace": ["db"]}).raise_for_status()
+        outside = create(client)["metadata-location"]
+        assert not any("register" in endpoint for endpoint in client.config["endpoints"])
+        body = {"name": "taken_in", "metadata-location": outside}
+        response = client.call("POST", "namespaces/db/register", body)
+        assert error(response) == (403, "ForbiddenException")
+        assert "headgate dataset register" in response.json()["error"]["message"]
+    api.close()
 
 
 @pytest.mark.parametrize("warehouse", ["", "a>a", "../x"])

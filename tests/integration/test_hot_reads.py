@@ -27,9 +27,9 @@ def resolved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     asked: list[str] = []
     resolve = TableCatalog.resolve
 
-    def count(self: TableCatalog, context: Any, name: Any) -> Any:
+    def count(self: TableCatalog, context: Any, name: Any, *kind: Any) -> Any:
         asked.append(f"{context} {name}")
-        return resolve(self, context, name)
+        return resolve(self, context, name, *kind)
 
     monkeypatch.setattr(TableCatalog, "resolve", count)
     return asked

@@ -104,7 +104,11 @@ class RestClient:
         self.http = httpx.Client(base_url=url, headers=headers, verify=False, timeout=60)
         self._context = context
         self._locations: dict[str, str] = {}
-        config = self.http.get("/v1/config", params={"warehouse": context})
+        self.configure()
+
+    def configure(self) -> None:
+        """Get a configuration, with the prefix of a new client."""
+        config = self.http.get("/v1/config", params={"warehouse": self._context})
         self.config: Any = config.json()
         self.prefix = self.config.get("overrides", {}).get("prefix", "")
 

@@ -24,9 +24,20 @@ def test_refresh_of_a_client_that_marks_its_loads_is_not_a_read() -> None:
 
 def test_load_of_a_client_that_marks_nothing_is_a_read() -> None:
     served = ServedVersions()
-    served.note_load("c", ORDERS, "v1", marked=False)
-    served.note_load("c", ORDERS, "v2", marked=False)
-    assert served.find("c", ORDERS) == LastRead(location="v2", marks_loads=False)
+    client = served.new_client("PyIceberg 0.9.0")
+    served.note_load(client, ORDERS, "v1", marked=False)
+    served.note_load(client, ORDERS, "v2", marked=False)
+    assert served.find(client, ORDERS) == LastRead(location="v2", marks_loads=False)
+
+
+def test_refresh_of_a_client_of_another_server_or_of_java_is_not_a_read() -> None:
+    served = ServedVersions()
+    for client in (ServedVersions().new_client(), served.new_client("Apache Iceberg 1.12.0")):
+        served.note_load(client, ORDERS, "v1", marked=False)
+        assert served.find(client, ORDERS) is None
+        served.note_commit(client, ORDERS, "v1")
+        served.note_load(client, ORDERS, "v2", marked=False)
+        assert served.find(client, ORDERS) == LastRead(location="v1", marks_loads=False)
 
 
 def test_commit_is_known_to_the_client_that_made_it_only() -> None:

@@ -212,14 +212,21 @@ class RequirementFailed(Conflict, code="requirement_failed", retryable=True):
 
 class StaleReplacement(Conflict, code="stale_replacement"):
     template = (
-        "table {table!r} in {context!r} changed after it was read, and this commit replaces rows: "
-        "rows that another writer added would be lost. Nothing was changed; read the table again "
-        "and repeat the statement."
+        "table {table!r} in {context!r} {state}, and this commit replaces rows: rows that another "
+        "writer added would be lost. Nothing was changed; read the table again and repeat the "
+        "statement."
     )
     table: str
     context: str
-    read: str
+    # None where this server did not send the table to the client.
+    read: str | None
     current: str
+
+    @property
+    def state(self) -> str:
+        if self.read is None:
+            return "was not read from this server since it started"
+        return "changed after it was read"
 
 
 class NamespaceNotEmpty(Conflict, code="namespace_not_empty"):

@@ -102,12 +102,6 @@ class TooManyOpenFiles(StorageUnavailable, code="too_many_open_files"):
     public = "the server has too many open files; nothing was published. Try again later."
 
 
-class OutsideUnread(StorageUnavailable):
-    """A file outside the warehouse that a client names, and the server does not read for it."""
-
-    public = StorageUnavailable.template
-
-
 class BucketMissing(StorageUnavailable, code="bucket_missing", retryable=False):
     reason: InitVar[str] = "the bucket does not exist"
 

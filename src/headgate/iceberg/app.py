@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import socket
 import threading
 import time
@@ -60,7 +59,7 @@ class Route:
     action: Action = Action.READ
     # Replies to a repeated idempotency key of a write that has happened.
     replay: Replay | None = None
-    # The way of access to storage that it belongs to, if it is of one.
+    # The ability that a server needs to serve it, such as a way of access to storage.
     mode: str | None = None
 
     @property
@@ -81,6 +80,7 @@ class Route:
         return found
 
 
+_REGISTRATION = "registration"
 _NAMESPACE = "namespaces/{namespace}"
 _TABLE = "namespaces/{namespace}/tables/{table}"
 _VIEW = "namespaces/{namespace}/views/{view}"
@@ -110,7 +110,10 @@ ROUTES = (
     ),
     _read("GET", f"{_NAMESPACE}/tables", partial(list_names, kind=DatasetKind.TABLE)),
     _write("POST", f"{_NAMESPACE}/tables", tables.create_table, tables.replay_made),
-    _write("POST", f"{_NAMESPACE}/register", tables.register_table, tables.replay_made),
+    replace(
+        _write("POST", f"{_NAMESPACE}/register", tables.register_table, tables.replay_made),
+        mode=_REGISTRATION,
+    ),
     _read("GET", _TABLE, tables.load_table),
     _read("HEAD", _TABLE, partial(exists, kind=DatasetKind.TABLE)),
     _write("POST", _TABLE, commits.commit_table, tables.replay_made),
@@ -155,7 +158,10 @@ IDEMPOTENCY_KEY_LIFETIME = "PT24H"
 
 
 def get_config(
-    service: Service, authorize: Callable[[contexts.Context, Action], Caller], warehouse: str | None
+    service: Service,
+    authorize: Callable[[contexts.Context, Action], Caller],
+    warehouse: str | None,
+    client_version: str = "",
 ) -> Reply:
     """Return the configuration of a client of a context; each client gets its own prefix."""
     if not warehouse:
@@ -166,12 +172,14 @@ def get_config(
     caller = authorize(context, Action.READ)
     service.limited_to(caller.policy).catalog.check_context(context)
     overrides = {
-        "prefix": contexts.encode_prefix(context, client=secrets.token_hex(8)),
+        "prefix": contexts.encode_prefix(context, client=service.served.new_client(client_version)),
         # Statements then load with the parameter `snapshots`, a refresh inside a commit without.
         "snapshot-loading-mode": "all",
         "rest-metrics-reporting-enabled": "false",
     }
-    modes = (None, *(service.delegation.modes if service.delegation else ()))
+    modes = {None, *(service.delegation.modes if service.delegation else ())}
+    if service.read_outside is not None:
+        modes.add(_REGISTRATION)
     return json_reply(
         {
             "defaults": dict(service.client_defaults),
@@ -320,7 +328,8 @@ class IcebergApp:
         query = dict(parse_qsl(head.query, keep_blank_values=True))
         segments = tuple(head.path.strip("/").split("/"))
         if segments == ("v1", "config") and head.method == "GET":
-            return get_config(self._service, authorize, query.get("warehouse"))
+            version = head.headers.get("x-client-version", "")
+            return get_config(self._service, authorize, query.get("warehouse"), version)
         found = find_route(head.method, segments[2:]) if segments[0] == "v1" else None
         if found is None:
             told = f"there is no operation {head.method} {head.path}."

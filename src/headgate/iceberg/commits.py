@@ -309,7 +309,8 @@ class _Rebase:
 # A replacing commit removes rows that the client may never have read, and stock clients do not
 # notice. REPLACE TABLE asserts nothing about the rows it replaces, and a static INSERT OVERWRITE
 # refreshes its base just before it commits. So the version that the client's statement started
-# from decides.
+# from decides. A server that does not know it refuses the commit: the client loaded the table from
+# another server of the store, or before a restart.
 
 
 def is_replacing(base: Metadata, new: Metadata) -> bool:
@@ -330,15 +331,16 @@ def _check_replacement(
         return
     added = frozenset(item["snapshot-id"] for item in added_items(held.metadata, metadata))
     read = service.served.find(request.prefix, base.name)
-    if read is None:
-        return
-    stale = read.location != base.location and _rows_differ(service, read.location, held)
-    if stale or added & read.refused:
+    if (
+        read is None
+        or added & read.refused
+        or (read.location != base.location and _rows_differ(service, read.location, held))
+    ):
         service.served.note_refusal(request.prefix, base.name, base.location, added)
         raise errors.StaleReplacement(
             table=str(base.name),
             context=str(request.context),
-            read=read.location,
+            read=read.location if read is not None else None,
             current=base.location,
         )
 

@@ -289,19 +289,27 @@ class ServedVersions:
     """Records, for each client and table, the version that the client's statement started from.
 
     Spark loads a table with `?snapshots=…` when it plans a statement, and again without it just
-    before it commits. Only the first is the version that the statement read.
+    before it commits. Only the first is the version that the statement read. It may have been sent
+    to another server, or before a restart, so a load without the parameter counts only for clients
+    that were configured here and are not of Iceberg's Java library.
     """
 
     def __init__(self, *, limit: int = 50_000) -> None:
         self._limit = limit
+        self._id = secrets.token_hex(8)
         self._last: OrderedDict[tuple[str, DatasetName], LastRead] = OrderedDict()
         self._lock = threading.Lock()
+
+    def new_client(self, version: str = "") -> str:
+        """Return the last part of the prefix of a client, by the version that it sends."""
+        marks_loads = version.startswith("Apache Iceberg")
+        return ("" if marks_loads else self._id) + secrets.token_hex(8)
 
     def note_load(self, client: str, name: DatasetName, location: str, *, marked: bool) -> None:
         """Record that a client loaded this version."""
         with self._lock:
             known = self._last.get((client, name))
-            if known is not None and known.marks_loads and not marked:
+            if not marked and (self._id not in client or (known and known.marks_loads)):
                 return
             self._keep(client, name, LastRead(location=location, marks_loads=marked))
 
@@ -356,8 +364,8 @@ class Service:
     # Validates the rows of commits, before their publication.
     rules: RowRules
     # Reads a metadata file outside the warehouse, to register it; raises `NotFound` or
-    # `StorageUnavailable`.
-    read_outside: Callable[[str], bytes]
+    # `StorageUnavailable`. None where clients must not make the server read files for them.
+    read_outside: Callable[[str], bytes] | None = None
     # Records what was refused to an authorized client, for example by a branch's protection.
     refused: Callable[[Caller, Action, Denied], None] = _record_nothing
     # Whether errors name addresses and paths of this machine; its own processes may see them.

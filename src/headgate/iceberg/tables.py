@@ -206,6 +206,11 @@ def replay_made(service: Service, request: Request, made: Sequence[ServedTable])
 
 def register_table(service: Service, request: Request) -> Reply:
     """Show a table of another catalog under a name of this one."""
+    if service.read_outside is None:
+        raise errors.Denied(
+            "this server reads no metadata files for clients; nothing was registered. An admin "
+            "registers the table: headgate dataset register NAME --metadata-location …"
+        )
     load_properties(service, request.context, request.namespace)
     table = register(
         service.catalog,

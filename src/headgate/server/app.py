@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from functools import partial
 from http import HTTPMethod
 from importlib.util import find_spec
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from headgate import __version__
 from headgate.catalog.migrate import find_version
 from headgate.catalog.tokens import Stamps
-from headgate.errors import Denied, HeadgateError, OutsideUnread, Unavailable
+from headgate.errors import Denied, HeadgateError, Unavailable
 from headgate.iceberg.app import IcebergApp
 from headgate.iceberg.delegation import Delegation
 from headgate.iceberg.service import Service
@@ -201,7 +200,6 @@ def _iceberg(store: Store, authority: Authority) -> Service:
         authorize=tokens,
         rules=store.rules,
         refused=tokens.refused,
-        read_outside=_refuse_outside,
         shows_addresses=False,
         # The address of S3, never credentials: clients use their own.
         client_defaults=client_properties(store.settings.environ),
@@ -226,16 +224,6 @@ def _add_health(app: FastAPI, store: Store) -> None:
 
     app.add_route("/healthz", alive, include_in_schema=False)
     app.add_route("/readyz", ready, include_in_schema=False)
-
-
-def _refuse_outside(location: str) -> bytes:
-    """Raise: a client must not make the server read files for it; an admin registers tables."""
-    name = Path(location).name
-    raise OutsideUnread(
-        where=name,
-        reason="this entrance reads no files for a client; an admin uses `headgate dataset "
-        "register`",
-    )
 
 
 # Server process
