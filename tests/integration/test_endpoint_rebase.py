@@ -12,6 +12,11 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.types import StringType
 
+from headgate.catalog.publish import publish
+from headgate.catalog.records import load_transaction
+from headgate.catalog.transactions import add_on_branch
+from headgate.model.changes import Caller, PublishRequest
+from headgate.model.nouns import PublicationKind, TransactionType
 from tests.support.iceberg import RestClient, Served, at, create, error, load, send, table_change
 from tests.support.metadata import commit
 
@@ -141,6 +146,60 @@ def test_append_prepared_on_rows_that_a_reset_removed_is_a_conflict(
     with pytest.raises(CommitFailedException, match="Requirement failed"):
         older.append(rows(4))
     assert ids(served) == [1, 3]
+
+
+def test_append_prepared_on_rows_that_an_adopted_version_does_not_have_is_a_conflict(
+    catalog: RestCatalog, served: Served
+) -> None:
+    """A build publishes the version of another branch, which shares only older snapshots."""
+    new_table(catalog, 1)
+    served.store.dataset("db.t").branch("feature").create(parent="master")
+    stale(served, "feature").append(rows(2))
+    stale(served).append(rows(3))
+    older = stale(served)
+    show_version_of(served, "feature")
+    stale(served).append(rows(4))
+    with pytest.raises(CommitFailedException, match="Requirement failed"):
+        older.append(rows(5))
+    assert ids(served) == [1, 2, 4]
+
+
+def test_append_prepared_on_files_that_a_merge_by_version_replaced_is_a_conflict(
+    catalog: RestCatalog, served: Served
+) -> None:
+    """The target has the rows of the fork in other files, so the merge takes the version whole."""
+    new_table(catalog, 1).append(rows(2))
+    served.store.dataset("db.t").branch("feature").create(parent="master")
+    stale(served, "feature").append(rows(3))
+    assert served.store.rows.optimize("db.t", branch="master").publication is not None
+    older = stale(served)
+    served.store.merge("feature", into="master")
+    stale(served).append(rows(4))
+    with pytest.raises(CommitFailedException, match="Requirement failed"):
+        older.append(rows(5))
+    assert ids(served) == [1, 2, 3, 4]
+
+
+def show_version_of(served: Served, source: str) -> None:
+    """Commit the version that another branch shows, as a build that adopts it does."""
+    database = served.store.database
+    view = served.store.dataset("db.t").branch(source).load().view
+    assert view is not None
+    version = database.read(lambda c: load_transaction(c, view)).version
+    branch = served.store.dataset("db.t").branch("master").load()
+    changes = add_on_branch(
+        "master",
+        branch.dataset_id,
+        branch=branch,
+        source=None,
+        type=TransactionType.UPDATE,
+        version=version,
+    )
+    caller = Caller(actor="ana")
+    publish(
+        database,
+        PublishRequest(caller=caller, kind=PublicationKind.COMMIT, changes=tuple(changes)),
+    )
 
 
 def test_append_to_a_table_that_was_replaced_is_a_conflict(
