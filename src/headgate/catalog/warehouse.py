@@ -7,7 +7,7 @@ catalog knows only the incarnation of the time when it was copied, so of two cop
 clean up after that.
 
 Publications leave their number and operation in the warehouse, under a name that a copy from before
-them does not know. A catalog deletes nothing while there is such a trace of another one.
+them does not know. A catalog deletes nothing while there is such a trace of another one (ADR 0060).
 
 Markers are numbered objects. The newest counts, and creating the next number is a compare-and-swap
 on any store.

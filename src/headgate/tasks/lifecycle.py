@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -172,7 +173,8 @@ class _Attempt:
             arguments["metrics"] = MetricRecorder(
                 lambda line: self._log.write("metric", **line), labels
             )
-        with self._log.step("body"), reporting_end():
+        uses_spark = self._tables is not None
+        with self._log.step("body"), reporting_end() if uses_spark else nullcontext():
             try:
                 returned = self._definition.function(**arguments)
             except Exception:
