@@ -326,7 +326,7 @@ _PARENT = """
     job.begin(document)
     while not jvm._context.statusTracker().getActiveJobIds():
         time.sleep(0.05)
-    print(jvm._process._process.pid, job._pid, flush=True)
+    print(jvm.process._process.pid, job._pid, flush=True)
     time.sleep(300)
 """
 
