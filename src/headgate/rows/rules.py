@@ -12,20 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headgate import errors
+from headgate.model import rules
 from headgate.model.access import ReadPolicy
 from headgate.model.constraints import Enforce
 from headgate.model.contexts import BranchContext
 from headgate.model.names import DatasetName, parse_dataset_name
-from headgate.model.rules import (
-    FLAGGED,
-    HOLD,
-    RULES_FACT,
-    UNKNOWN,
-    ChangedTable,
-    Json,
-    Verdict,
-    is_flagged,
-)
 from headgate.rows.branch_tables import BranchTable, BranchTables, reads_of
 from headgate.rows.outcome import Parts
 from headgate.rows.write import keys_hold, provenance_of
@@ -43,7 +34,7 @@ _RECORDED = 10
 _HIDDEN = "a table that this token may not read"
 
 
-def validate(working: WorkingSet, commits: Sequence[ChangedTable]) -> Json:
+def validate(working: WorkingSet, commits: Sequence[rules.ChangedTable]) -> rules.Json:
     """Return the violations of commits on the picture after all of them, and the tables read."""
     from headgate.rows.validate import violations_of_commits  # noqa: PLC0415  (an optional extra)
 
@@ -58,7 +49,7 @@ def validate(working: WorkingSet, commits: Sequence[ChangedTable]) -> Json:
 class _Commit:
     """One table of a publication, with its metadata before and after."""
 
-    changed: ChangedTable
+    changed: rules.ChangedTable
     before: Metadata | None
     after: Metadata
     # What the branch shows.
@@ -88,21 +79,21 @@ class _Commit:
         return self.changes_rows and (is_referred or self.enforced is not Enforce.OFF)
 
     @property
-    def flag(self) -> Json | None:
+    def flag(self) -> rules.Json | None:
         """The violations that are known already; they remain until all rows were validated."""
         found = provenance_of(self.shown) if self.shown is not None else {}
-        return found[RULES_FACT] if is_flagged(found) else None
+        return found[rules.RULES_FACT] if rules.is_flagged(found) else None
 
     @property
-    def unvalidated(self) -> Json:
+    def unvalidated(self) -> rules.Json:
         """The state of the rows afterwards, if they are not validated."""
-        return self.flag or {"state": UNKNOWN}
+        return self.flag or {"state": rules.UNKNOWN}
 
     @property
-    def fact(self) -> Json:
+    def fact(self) -> rules.Json:
         """The state of the rows afterwards, if there is no new violation."""
         is_checked = self.enforced is not Enforce.OFF or not self.changes_rows
-        return {"state": HOLD} if self.is_known and is_checked else self.unvalidated
+        return {"state": rules.HOLD} if self.is_known and is_checked else self.unvalidated
 
 
 def _effective(metadata: Metadata, *, is_known: bool) -> Enforce:
@@ -121,12 +112,12 @@ class CommitRules:
     def __call__(
         self,
         context: BranchContext,
-        changed: Sequence[ChangedTable],
+        changed: Sequence[rules.ChangedTable],
         policy: ReadPolicy | None = None,
-    ) -> Verdict:
+    ) -> rules.Verdict:
         """Raise `ConstraintsViolated` if a table that rejects violations would get one."""
         if not any(is_ruled(self._metadata(one.after)) for one in changed):
-            return Verdict()
+            return rules.Verdict()
         tables = BranchTables(self._parts.database, context)
         tables.prefetch(one.name for one in changed)
         commits = {
@@ -140,7 +131,7 @@ class CommitRules:
         }
         ruled = {name: one for name, one in commits.items() if is_ruled(one.after)}
         if not any(one.needs_validation for one in commits.values()):
-            return Verdict(facts=_facts({name: one.fact for name, one in ruled.items()}, []))
+            return rules.Verdict(facts=_facts({name: one.fact for name, one in ruled.items()}, []))
         moving = [one for one in commits.values() if one.changes_rows]
         try:
             done = self._validate(tables, [one.changed for one in moving])
@@ -149,7 +140,7 @@ class CommitRules:
                 name = str(rejecting[0].changed.name)
                 reason = _reason(error, {one.after for one in changed})
                 raise errors.RowsNotValidated(dataset=name, reason=reason) from error
-            return Verdict(facts=_facts({n: one.unvalidated for n, one in ruled.items()}, []))
+            return rules.Verdict(facts=_facts({n: one.unvalidated for n, one in ruled.items()}, []))
         flagged, rejected = [], []
         for one in done["found"]:
             match self._enforced(tables, commits, one["violation"]["dataset"]):
@@ -166,12 +157,12 @@ class CommitRules:
             )
         others = [parse_dataset_name(name) for name in done["read"] if name not in commits]
         facts = _facts({name: one.fact for name, one in ruled.items()}, flagged)
-        return Verdict(reads=reads_of(map(tables.find, others), ()), facts=facts)
+        return rules.Verdict(reads=reads_of(map(tables.find, others), ()), facts=facts)
 
     def _metadata(self, location: str) -> Metadata:
         return self._parts.versions.read(location).metadata
 
-    def _validate(self, tables: BranchTables, commits: Sequence[ChangedTable]) -> Json:
+    def _validate(self, tables: BranchTables, commits: Sequence[rules.ChangedTable]) -> rules.Json:
         if self._pool is not None:
             task = partial(validate, commits=commits)
             return self._pool.perform(self._parts, tables, task)
@@ -192,7 +183,7 @@ class CommitRules:
 
 
 def _facts(
-    known: Mapping[str, Json], flagged: Iterable[Json]
+    known: Mapping[str, rules.Json], flagged: Iterable[rules.Json]
 ) -> dict[DatasetName, Mapping[str, Any]]:
     """Return the provenance of the transactions: what is known of the rows, and new violations."""
     facts = {name: dict(fact) for name, fact in known.items()}
@@ -204,11 +195,11 @@ def _facts(
         if found not in recorded:
             total = fact.get("total", 0) + 1
             recorded = [*recorded, found][:_RECORDED]
-            fact |= {"state": FLAGGED, "total": total, "violations": recorded}
-    return {parse_dataset_name(name): {RULES_FACT: fact} for name, fact in facts.items()}
+            fact |= {"state": rules.FLAGGED, "total": total, "violations": recorded}
+    return {parse_dataset_name(name): {rules.RULES_FACT: fact} for name, fact in facts.items()}
 
 
-def _shown_part(policy: ReadPolicy | None, found: Json) -> Json:
+def _shown_part(policy: ReadPolicy | None, found: rules.Json) -> rules.Json:
     """Return a violation without the names and values that a token may not read."""
     violation = found["violation"]
     target = violation.get("refers_to")

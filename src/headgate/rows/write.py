@@ -31,18 +31,12 @@ from headgate.catalog.publish import publish_prepared
 from headgate.catalog.records import find_datasets, is_waited_for, load_transactions
 from headgate.catalog.tickets import RENEW_SECONDS, Line
 from headgate.catalog.transactions import add_on_branch
+from headgate.model import rules
 from headgate.model.changes import Caller, Change, Provenance, PublishRequest, ReadView, Receipt
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import BranchId, TransactionId, mint_content, mint_operation, mint_version
 from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.model.nouns import DatasetKind, PublicationKind, TransactionType, Version
-from headgate.model.rules import (
-    KEYS_HOLD,
-    MUTATION_FACT,
-    inherited_facts,
-    is_flagged,
-    rows_hold,
-)
 from headgate.rows.branch_tables import (
     BranchTable,
     BranchTables,
@@ -174,7 +168,7 @@ def _prepared(working: WorkingSet, effect: TableEffect, *, dry_run: bool) -> Pre
     # A merge may bring another key, by which the rows that stay were not checked.
     same_key = table.pointer is None and (table.final is None or table.is_new)
     # Rows of other tables may refer to those that a flagged table does not have any more.
-    is_empty = table.is_empty and not is_flagged(provenance_of(table.on_branch))
+    is_empty = table.is_empty and not rules.is_flagged(provenance_of(table.on_branch))
     return PreparedTable(
         dataset=table.name,
         version=None if dry_run else stage(working.versions, effect),
@@ -244,9 +238,9 @@ def _recorded_outcome(parts: Parts, receipt: Receipt) -> Outcome:
 
     def read(connection: Connection) -> dict[str, Mapping[str, Any]]:
         return {
-            str(one.dataset): one.provenance[MUTATION_FACT]
+            str(one.dataset): one.provenance[rules.MUTATION_FACT]
             for one in load_transactions(connection, ids).values()
-            if MUTATION_FACT in one.provenance
+            if rules.MUTATION_FACT in one.provenance
         }
 
     facts = parts.database.read(read)
@@ -518,18 +512,18 @@ def mutation_facts(
     verb: str, counts: Counts, *, keys_hold: bool = False, **more: Any
 ) -> dict[str, Any]:
     """Return the provenance of a transaction: its verb and its counts."""
-    hold = {KEYS_HOLD: True} if keys_hold else {}
-    return {MUTATION_FACT: {"verb": verb, "counts": counts.to_json(), **more, **hold}}
+    hold = {rules.KEYS_HOLD: True} if keys_hold else {}
+    return {rules.MUTATION_FACT: {"verb": verb, "counts": counts.to_json(), **more, **hold}}
 
 
 def keys_hold(on_branch: BranchTable) -> bool:
     """Return whether every writer of the table up to now validated its rows."""
-    return rows_hold(provenance_of(on_branch))
+    return rules.rows_hold(provenance_of(on_branch))
 
 
 def facts_on(on_branch: BranchTable, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of the table's next transaction, with what it inherits about its rows."""
-    return inherited_facts(provenance_of(on_branch), facts)
+    return rules.inherited_facts(provenance_of(on_branch), facts)
 
 
 def provenance_of(on_branch: BranchTable) -> Mapping[str, Any]:
