@@ -1,7 +1,5 @@
 """Work of attempts: committing OPEN transactions, and renewing leases while long work runs."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Client of a Conductor server: dispatches, leases, results and task definitions."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

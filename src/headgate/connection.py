@@ -1,7 +1,5 @@
 """`headgate.open()`: open an embedded store, or a store on a server."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Configuration: the only reader of the environment and of `headgate.toml`."""
 
-from __future__ import annotations
-
 import difflib
 import getpass
 import math

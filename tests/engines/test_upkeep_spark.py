@@ -1,4 +1,4 @@
-"""Cleanup of files that Spark writes and leaves behind, marked by this process and by Spark."""
+"""Cleanup of files that Spark writes and leaves behind."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ import pytest
 
 from headgate.catalog.branches import protect_branch
 from headgate.errors import StorageUnavailable
-from headgate.spark.maintenance import mark_on_spark
 from headgate.spark.session import LocalSpark
 from headgate.spark.workplace import EmbeddedEndpoint
 from headgate.store.embedded import Store
 from headgate.tables.referenced_files import ManifestRef, get_below, open_manifests
-from headgate.upkeep.cleanup import clean_up
 from headgate.upkeep.doctor import examine
-from headgate.upkeep.reachability import Marking, choose_marking
 from tests.support.spark import bind
 from tests.support.stores import new_store
-from tests.support.upkeep import let_days_pass, policy, stored_keys, tidy_twice
+from tests.support.upkeep import let_days_pass, stored_keys, tidy_twice
 
 pytestmark = pytest.mark.xdist_group("spark")
 Sql = Callable[[str], list[tuple[Any, ...]]]
@@ -93,32 +90,7 @@ def test_tables_that_spark_wrote_are_whole_after_cleanup_and_its_leavings_gone(
     assert examine(store.settings).ok
 
 
-def test_spark_marks_what_this_process_marks(
-    store: Store, sql: Sql, local_spark: LocalSpark
-) -> None:
-    write_much(sql)
-    seen: list[tuple[set[str], set[str]]] = []
-    engines = [Marking.PYTHON, Marking.SPARK]
-    here, there = (
-        choose_marking(engine, store.objects, {}, lambda: local_spark.session) for engine in engines
-    )
-
-    def both(manifests: Any) -> set[str]:
-        seen.append((set(here(manifests)), set(there(manifests))))
-        return seen[-1][1]
-
-    let_days_pass(store, 40)
-    cleaned = clean_up(
-        store.database, store.objects, policy(), actor="ana", dry_run=True, mark_manifests=both
-    )
-    assert cleaned.condemned > 0
-    [(by_python, by_spark)] = seen
-    assert by_python == by_spark and len(by_spark) >= 4
-
-
-def test_manifest_that_spark_cannot_read_is_named(
-    store: Store, sql: Sql, local_spark: LocalSpark
-) -> None:
+def test_manifest_of_another_size_is_named(store: Store, sql: Sql) -> None:
     sql("create namespace db")
     sql("create table db.t as select 1L as id")
     key = next(k for k in sorted(stored_keys(store)) if k.endswith("-m0.avro") and "/." not in k)
@@ -126,5 +98,3 @@ def test_manifest_that_spark_cannot_read_is_named(
     manifest = ManifestRef(path=f"{store.objects.url}/{key}", length=7, files=1)
     with pytest.raises(StorageUnavailable, match="bytes instead of 7"):
         reader.paths(manifest)
-    with pytest.raises(StorageUnavailable, match="bytes instead of 7"):
-        list(mark_on_spark(local_spark.session, store.objects.url, {}, [manifest]))

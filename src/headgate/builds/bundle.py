@@ -1,7 +1,5 @@
 """Bundles: the Python code of a project as one reproducible, content-addressed archive."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import keyword

@@ -5,8 +5,6 @@
 Output of the modules goes to stderr.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

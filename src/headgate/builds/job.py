@@ -5,8 +5,6 @@ events go from there to the build's listener, after the catalog transaction comm
 inputs, runs its attempts, and commits or aborts its outputs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

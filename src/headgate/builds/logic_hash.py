@@ -6,8 +6,6 @@ docstrings. The normal form is made of tokens, not of Python's AST dump, so that
 every Python that can read the source. A difference that remains only makes a job run again.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import keyword

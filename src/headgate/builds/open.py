@@ -4,8 +4,6 @@ The same transaction adopts earlier results and records the build, so that a bui
 whole or not at all. See ADR 0015.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@ Discovery exports the commit's tree, imports its modules in a child process, and
 hash and a code bundle. Git is used through the `git` command.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

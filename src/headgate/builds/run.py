@@ -1,7 +1,5 @@
 """Running a build: plan, open, run all jobs in the order of dependency, close. See ADR 0053."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait

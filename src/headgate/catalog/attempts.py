@@ -4,8 +4,6 @@ The catalog mints the epoch of each attempt; only the newest epoch of a key may 
 See ADR 0004.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Each verb that changes a view or the set of branches reads, decides and publishe
 See ADR 0013.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial

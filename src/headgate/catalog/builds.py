@@ -1,7 +1,5 @@
 """Records of builds and their jobs, and candidates for adoption."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -3,8 +3,6 @@
 Each check examines one subject and yields a finding for each defect. No check changes anything.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A unit of work is a function of a connection, so that it can run again after a d
 have no effect other than its SQL.
 """
 
-from __future__ import annotations
-
 import copy
 import errno
 import os

@@ -1,7 +1,5 @@
 """Datasets, namespaces and tags: creating, reading, changing and removing them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection, and_, delete, exists, insert, or_, select, update

@@ -5,8 +5,6 @@ effects in memory. Nothing here writes to the database: `publish` writes all eff
 none if an expectation does not match. See ADR 0001.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 

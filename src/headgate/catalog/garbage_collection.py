@@ -5,8 +5,6 @@ bytes: the door then rejects a writer that saw the bytes before and publishes la
 otherwise publish a file that does not exist.
 """
 
-from __future__ import annotations
-
 import fcntl
 import re
 import secrets

@@ -1,7 +1,5 @@
 """Published JobSpecs: the logic that produces each dataset, per branch name."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

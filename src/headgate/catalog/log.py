@@ -1,7 +1,5 @@
 """Queries over the past: histories, publications, earlier views, events and recoveries."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any

@@ -1,7 +1,5 @@
 """Merge bases, spans of a dataset's history, and changes of the type of OPEN transactions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush

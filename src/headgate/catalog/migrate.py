@@ -7,8 +7,6 @@ A SQLite catalog is migrated when it is opened, under an exclusive lock and afte
 PostgreSQL catalog is migrated only by `headgate migrate`, because other processes may use it.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Iterator

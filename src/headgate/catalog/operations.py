@@ -4,8 +4,6 @@ A repeated request returns the receipt of the first one. Work in progress is rec
 queries only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 

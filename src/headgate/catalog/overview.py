@@ -1,7 +1,5 @@
 """Summaries for lists, pages and monitoring: datasets, branch names and counts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Connections to a PostgreSQL catalog: pool, timeouts and detection of broken sockets."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any

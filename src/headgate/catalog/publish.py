@@ -5,8 +5,6 @@ already recorded; check the attempt fence and lock the rows; check the expected 
 and that nothing is condemned; write all effects and the publication.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TypeGuard

@@ -6,8 +6,6 @@ result of a task: the next attempt decides. An intent is taken over first, so th
 or a recovery and a slow owner, cannot both settle it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial

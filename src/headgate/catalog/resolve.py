@@ -4,8 +4,6 @@ Every form for one dataset is built on a form for many, which needs a fixed numb
 a chain however many datasets it is resolved for. See ADR 0005.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

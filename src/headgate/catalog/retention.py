@@ -5,8 +5,6 @@ time is no longer listed by any version, so that cleanup may delete its files. T
 for the whole store and only moves forward, with the retention time. See ADR 0021.
 """
 
-from __future__ import annotations
-
 import enum
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping

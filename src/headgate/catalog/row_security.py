@@ -5,8 +5,6 @@ expression has the name of the table and only the rows that the policy shows, so
 needs no change: joins, counts and searches see these rows alone.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import lru_cache

@@ -4,8 +4,6 @@ The schema is portable on purpose: text, big integers, no generated keys, JSON a
 are microseconds since 1970 by the database's clock. See ADR 0002.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import sqlalchemy as sa

@@ -4,8 +4,6 @@ Tickets turn contention into waiting. The door does not require one: a writer wi
 still publish. Tickets only order the writers that take them.
 """
 
-from __future__ import annotations
-
 import time
 from bisect import bisect_left
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Bearer tokens: shown once, stored as a digest, revocable, with an optional expiry."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import sqlite3

@@ -3,8 +3,6 @@
 The catalog records these changes, but they are not publications: none of them changes a view.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

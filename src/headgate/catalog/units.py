@@ -1,7 +1,5 @@
 """Units: transactions of several datasets that commit or abort together."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial

@@ -13,8 +13,6 @@ Markers are numbered objects. The newest counts, and creating the next number is
 on any store.
 """
 
-from __future__ import annotations
-
 import secrets
 import threading
 import time

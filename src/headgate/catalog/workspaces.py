@@ -5,8 +5,6 @@ moves the lakeFS branch by one merge or hard reset, and the catalog records whic
 commit and clears the intent. An attempt that dies in between leaves an intent for recovery.
 """
 
-from __future__ import annotations
-
 import enum
 from dataclasses import asdict, dataclass
 

@@ -1,7 +1,5 @@
 """`headgate branch` and `headgate tag`: pointers to transactions of a dataset."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from typer import Argument, Option, Typer
@@ -25,8 +23,7 @@ DatasetFilter = Annotated[
 ]
 NameArgument = Annotated[str, Argument(metavar="NAME", help="Branch name.")]
 NamesArgument = Annotated[
-    list[str],
-    Argument(metavar="DATASET|--all-datasets NAME", help="Dataset name and branch name."),
+    list[str], Argument(metavar="DATASET|--all-datasets NAME", help="Dataset name and branch name.")
 ]
 
 

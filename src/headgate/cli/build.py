@@ -1,7 +1,5 @@
 """`headgate plan`, `headgate build` and `headgate builds`: plan and run JobSpecs, list builds."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections import Counter
@@ -211,8 +209,7 @@ Upstream = Annotated[bool, Option("--upstream", help="Also build all upstream da
 Force = Annotated[bool, Option("--force", help="Run fresh jobs too.")]
 Full = Annotated[bool, Option("--full", help="Rerun incremental jobs and read all input.")]
 Parameters = Annotated[
-    list[str] | None,
-    Option("--param", metavar="NAME=VALUE", help="Set a parameter; repeatable."),
+    list[str] | None, Option("--param", metavar="NAME=VALUE", help="Set a parameter; repeatable.")
 ]
 
 

@@ -1,7 +1,5 @@
 """`headgate dataset`: create, list, show and register datasets."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

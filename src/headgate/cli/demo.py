@@ -3,8 +3,6 @@
 The pipeline has three datasets, A to B to C: `shop.sales`, `shop.regions` and `shop.totals`.
 """
 
-from __future__ import annotations
-
 import secrets
 import shutil
 import subprocess

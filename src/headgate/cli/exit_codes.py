@@ -1,7 +1,5 @@
 """Exit codes of the command line, and error output on stderr or as JSON on stdout."""
 
-from __future__ import annotations
-
 import json
 import sys
 import traceback

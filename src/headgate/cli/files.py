@@ -1,7 +1,5 @@
 """`headgate files`: put, get, list and remove files of a files dataset."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`headgate init`: create a store."""
 
-from __future__ import annotations
-
 import json as json_text
 import os
 import secrets

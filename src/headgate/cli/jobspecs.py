@@ -1,7 +1,5 @@
 """`headgate jobspecs`: publish transforms from Git; list and show JobSpecs."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

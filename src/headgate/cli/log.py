@@ -1,7 +1,5 @@
 """`headgate history`, `log`, `status` and `diff`: transactions, publications, comparisons."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import typer

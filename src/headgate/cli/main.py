@@ -3,8 +3,6 @@
 A command's module is imported only when that command runs, so that `headgate --help` stays fast.
 """
 
-from __future__ import annotations
-
 import difflib
 import gc
 import io

@@ -44,8 +44,7 @@ LimitOption = Annotated[
 BranchOption = Annotated[str | None, Option("--branch", "-b", help="Branch name.")]
 CreateOption = Annotated[bool, Option("--create", help="Accept a branch that does not exist yet.")]
 ContextOption = Annotated[
-    str | None,
-    Option("--branch", "-b", help="Branch, chain `a>b`, moment `a@12`, or `txn:ID`."),
+    str | None, Option("--branch", "-b", help="Branch, chain `a>b`, moment `a@12`, or `txn:ID`.")
 ]
 FallbackOption = Annotated[
     list[str] | None,

@@ -1,7 +1,5 @@
 """The command `sql`: one statement, statements of stdin, or a prompt."""
 
-from __future__ import annotations
-
 import atexit
 import re
 import sys

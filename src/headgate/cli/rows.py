@@ -1,7 +1,5 @@
 """Commands on rows of tables: `load`, `merge`, `mutate`, `optimize` and `schema`."""
 
-from __future__ import annotations
-
 import enum
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -103,8 +101,7 @@ def load(
     ] = Mode.APPEND,
     engine: EngineOption = Engine.ARROW,
     create: Annotated[
-        bool,
-        Option("--create", help="Create missing tables with the columns of their files."),
+        bool, Option("--create", help="Create missing tables with the columns of their files.")
     ] = False,
     primary_key: Annotated[
         list[str] | None,

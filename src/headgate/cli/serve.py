@@ -1,7 +1,5 @@
 """`headgate serve` and `headgate token`: the server and its bearer tokens."""
 
-from __future__ import annotations
-
 import enum
 import os
 import re
@@ -44,12 +42,10 @@ def serve(
     host: Annotated[str, Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, Option("--port", min=1, max=65535, help="Port to listen on.")] = 8181,
     code_from: Annotated[
-        CodeFrom,
-        Option("--code-from", help="Lowest role that may publish JobSpecs over HTTP."),
+        CodeFrom, Option("--code-from", help="Lowest role that may publish JobSpecs over HTTP.")
     ] = CodeFrom.ADMIN,
     no_builds: Annotated[
-        bool,
-        Option("--no-builds", help="Run no builds on the server; clients run their own."),
+        bool, Option("--no-builds", help="Run no builds on the server; clients run their own.")
     ] = False,
     public_url: Annotated[
         str | None,

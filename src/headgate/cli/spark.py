@@ -1,7 +1,5 @@
 """The commands `spark up`, `down` and `status`: a Spark that later commands share."""
 
-from __future__ import annotations
-
 import datetime
 from typing import Annotated
 

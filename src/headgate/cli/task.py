@@ -1,7 +1,5 @@
 """`headgate task`: check, extract, register, run workspace tasks, and start workers."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """`headgate txn`: open, commit, abort and show transactions and units."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """Maintenance commands: cleanup, doctor, backup, restore, recover and migrate."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +21,6 @@ from headgate.store.documents import Json, recovery_json
 from headgate.upkeep import backup as backups
 from headgate.upkeep.cleanup import check_older_than
 from headgate.upkeep.doctor import DoctorReport, examine, from_error, make_check
-from headgate.upkeep.reachability import Marking
 
 
 @output.command
@@ -33,16 +30,8 @@ def cleanup(
         Option("--older-than", metavar="AGE", help="Minimum age of deleted data (at least 24h)."),
     ] = "7d",
     dry_run: Annotated[bool, Option("--dry-run", help="Show what would be done, and why.")] = False,
-    engine: Annotated[
-        Marking,
-        Option(
-            "--engine",
-            help="Engine that reads manifests: this process, or Spark. auto: Spark above 512 MiB.",
-        ),
-    ] = Marking.AUTO,
     confirm_warehouse: Annotated[
-        bool,
-        Option("--confirm-warehouse", help="This catalog alone uses the warehouse; go on."),
+        bool, Option("--confirm-warehouse", help="This catalog alone uses the warehouse; go on.")
     ] = False,
     confirm_clock: Annotated[
         bool, Option("--confirm-clock", help="The clock is right; go on.")
@@ -64,7 +53,6 @@ def cleanup(
         cleaned = hg.clean_up(
             older_than_seconds=grace,
             dry_run=dry_run,
-            engine=engine,
             confirm_warehouse=confirm_warehouse,
             confirm_clock=confirm_clock,
         )

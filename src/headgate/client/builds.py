@@ -4,8 +4,6 @@ The module starts builds, sends JobSpecs with their code, and executes client-ru
 process does the jobs, the server plans, fences and publishes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import secrets

@@ -1,7 +1,5 @@
 """Contents of a served store: bytes by their digests, and the trees of files that it shows."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A handle by name is valid before the dataset or branch exists.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self

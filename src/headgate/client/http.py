@@ -1,7 +1,5 @@
 """The HTTP client of a served store: documents, contents, event streams and the server's errors."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Workspace tasks of a served store: the client executes them, the server fences and publishes."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Edits of a files dataset: staged in an OPEN transaction, or published as one of their own."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence

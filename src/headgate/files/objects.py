@@ -4,8 +4,6 @@ Small contents travel to and from a remote store many at once: `batched` groups 
 stream of frames carries a group in one request or reply.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import deque

@@ -4,8 +4,6 @@ A copy is made of reflinks where the disk has them, else of bytes; never of hard
 files that were touched since are read again.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib

@@ -1,7 +1,5 @@
 """Local files to stored contents and back: verified on the way, never through a symbolic link."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

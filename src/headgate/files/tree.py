@@ -6,8 +6,6 @@ and an edit changes only the leaves that it falls into. An index lists the leave
 the digest of the index names the tree.
 """
 
-from __future__ import annotations
-
 import enum
 import hashlib
 import heapq

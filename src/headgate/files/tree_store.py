@@ -1,7 +1,5 @@
 """File trees in an object store: read, compared and edited at a cost that follows the change."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

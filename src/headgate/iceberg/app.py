@@ -1,7 +1,5 @@
 """The Iceberg REST catalog as an ASGI application, and a server of it on this machine."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Handlers for namespaces, and for tables but for their commits."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import replace

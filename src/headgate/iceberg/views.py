@@ -1,7 +1,5 @@
 """Handlers for views: documents with a query in each engine's dialect, versioned like tables."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

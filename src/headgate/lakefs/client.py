@@ -1,7 +1,5 @@
 """Client of a lakeFS server over its published SDK: the requests that workspaces need."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass

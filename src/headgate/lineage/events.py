@@ -3,8 +3,6 @@
 A build neither waits for the receiver nor fails with it.
 """
 
-from __future__ import annotations
-
 import logging
 import queue
 import threading

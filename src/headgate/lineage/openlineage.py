@@ -1,7 +1,5 @@
 """OpenLineage events and transport, in the classes of OpenLineage's client."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator, Mapping
 from importlib import metadata

@@ -5,8 +5,6 @@ an ancestor at a given depth is reached in a logarithmic number of hops, and a n
 needs only two hops of its parent to set its own pointer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Constraints on a table's rows, and violations of them, as values."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field

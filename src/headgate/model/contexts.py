@@ -1,7 +1,5 @@
 """Contexts: what the names of tables mean to a client, written as a short text."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re

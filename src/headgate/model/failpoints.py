@@ -4,8 +4,6 @@ Nothing is armed unless `headgate.testing` arms it inside the process; otherwise
 comparison.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable
 

@@ -5,8 +5,6 @@ inputs. Freshness and holds compare the fingerprints' inputs keys, adoption thei
 See ADR 0007.
 """
 
-from __future__ import annotations
-
 import difflib
 import enum
 import math

@@ -5,8 +5,6 @@ through each column by a point between the boxes, so that no edge crosses a box;
 the same box run together until they separate.
 """
 
-from __future__ import annotations
-
 import enum
 import itertools
 from collections import Counter

@@ -3,8 +3,6 @@
 Ids sort by the time at which they were minted, so that rows written together are stored together.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

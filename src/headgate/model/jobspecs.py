@@ -1,7 +1,5 @@
 """JobSpecs: published logic, as frozen values with a JSON form; and the jobs of a build, sorted."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

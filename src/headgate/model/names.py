@@ -3,8 +3,6 @@
 Names and paths may not deceive a reader: no invisible characters, and one script per name.
 """
 
-from __future__ import annotations
-
 import difflib
 import enum
 import re

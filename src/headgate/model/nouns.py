@@ -1,7 +1,5 @@
 """The nouns of the design, as frozen values, and the states that they go through."""
 
-from __future__ import annotations
-
 import enum
 import re
 from collections.abc import Iterable, Mapping

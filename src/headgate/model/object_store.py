@@ -1,7 +1,5 @@
 """Protocols of object stores: local disk, S3, and the contents that a server sends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rules for a publication to lakeFS whose attempt died before the catalog recorded it; pure."""
 
-from __future__ import annotations
-
 import enum
 from dataclasses import dataclass
 

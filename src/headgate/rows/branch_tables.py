@@ -1,7 +1,5 @@
 """The tables of a branch as a write reads them: each is read from the catalog once."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial

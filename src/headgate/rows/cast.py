@@ -5,8 +5,6 @@ SQL understands it, and numbers and timestamps become the text that Spark writes
 does the work.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal

@@ -4,8 +4,6 @@ Also the SQL fragments that its callers share, conversions between its types and
 the size from which Spark is the better engine.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import uuid

@@ -3,8 +3,6 @@
 The fork server calls `main`. The parent's side of the exchange is `evaluator_pool`.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import ctypes

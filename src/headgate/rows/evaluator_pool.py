@@ -5,8 +5,6 @@ and time, and holds neither the catalog nor a token: what it must know of the ca
 here, and what it prepared is published here. It is used again until it fails.
 """
 
-from __future__ import annotations
-
 import base64
 import logging
 import os

@@ -5,8 +5,6 @@ text: a column gets the first type of `_TEXT_TYPES` that all of its values have.
 leading zeros, such as a postal code, stays text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """`load`: files into many tables of a branch, in one publication."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

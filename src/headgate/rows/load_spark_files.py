@@ -4,8 +4,6 @@ All other sources are cast by the rules of a load by Arrow, and written as such 
 own format, rows from memory or a pipe, and Parquet with columns of other types.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

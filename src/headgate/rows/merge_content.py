@@ -1,7 +1,5 @@
 """Three-way merges of a table's schema, and of file trees by path. See ADR 0010."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial

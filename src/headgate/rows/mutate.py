@@ -1,7 +1,5 @@
 """`mutate`: a script of SQL statements over many tables of a branch, in one publication."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

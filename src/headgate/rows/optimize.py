@@ -3,8 +3,6 @@
 It never blocks a writer: if another writer publishes first, optimize reports that it lost.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Requests and outcomes of the verbs on rows, equal for an embedded and a served store."""
 
-from __future__ import annotations
-
 import enum
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ The tables are streamed into the engine, one file in memory at a time: only the 
 statement names, and only the files and row groups that its conditions leave.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing

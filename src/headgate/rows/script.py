@@ -3,8 +3,6 @@
 Also the conditions of a WHERE clause by which files are pruned.
 """
 
-from __future__ import annotations
-
 import enum
 import re
 import sys

@@ -3,8 +3,6 @@
 Each source finds the file and line of a row, so that errors can name it.
 """
 
-from __future__ import annotations
-
 import csv as plain_csv
 import hashlib
 import io

@@ -4,8 +4,6 @@ A construct is on the list here only if tests of both engines show equal answers
 `translate` raises `Unlisted`, and Spark answers the statement.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence

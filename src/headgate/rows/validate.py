@@ -1,7 +1,5 @@
 """The validator of all writers of rows: constraints over the whole working set."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain

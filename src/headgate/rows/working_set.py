@@ -4,8 +4,6 @@
 table's changes to the rows removed and added, and `stage` writes these as a version of the table.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

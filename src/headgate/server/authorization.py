@@ -4,8 +4,6 @@ People use tokens, jobs the tokens of their attempts. Denied requests are record
 See ADR 0041.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

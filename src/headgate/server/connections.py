@@ -6,8 +6,6 @@ protocols of uvicorn count all connections, limit the size of headers, and close
 stall. A client is a stranger until one of its requests had a valid token.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

@@ -5,8 +5,6 @@ to the same token, while the token is valid and nothing was published since: one
 shows both. Other requests pass through, such as loads in a transaction, in a job or of the past.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Limits on requests: who may send a body, how large it may be, and how slowly it may arrive."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import OrderedDict

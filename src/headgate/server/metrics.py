@@ -3,8 +3,6 @@
 Metrics cover requests, latency of the catalog, conflicts, and work in progress.
 """
 
-from __future__ import annotations
-
 import logging
 import secrets
 import sys

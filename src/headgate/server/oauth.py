@@ -4,8 +4,6 @@ A credential is `ID:SECRET`: the id or the actor of a token of Headgate, and the
 token is the same token, so it ends, is revoked and is limited as that token is.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 from collections.abc import Awaitable, Callable, Mapping

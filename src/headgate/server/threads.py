@@ -5,8 +5,6 @@ its thread, and a coroutine waits in its place. Operations that others wait for,
 have threads and database connections of their own, which other requests cannot use up.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import time

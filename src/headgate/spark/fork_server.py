@@ -5,8 +5,6 @@ else, so that a fork of it is ready at once. A byte with three descriptors on it
 fork. It sends a message there when a process has started, and when one has ended.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

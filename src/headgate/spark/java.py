@@ -1,7 +1,5 @@
 """Java for Spark: the runtime, the certificates that it trusts, and Iceberg's jars."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import importlib.util

@@ -1,7 +1,5 @@
 """The inputs and outputs of a running transform: tables of its session's catalog, or files."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from collections.abc import Callable, Iterator, Mapping

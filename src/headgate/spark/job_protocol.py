@@ -1,7 +1,5 @@
 """The orders of jobs, and the messages between a build, its job processes and their fork server."""
 
-from __future__ import annotations
-
 import enum
 import json
 import struct

@@ -4,8 +4,6 @@ A process opens a session (`join`) before its job arrives, then gives it to the 
 settings, a tag to cancel it by, and the code of its bundle for Python workers.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -4,8 +4,6 @@ PySpark can start a JVM itself, but then its output reaches the terminal, its se
 environment of this process, and there can be only one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import struct

@@ -5,8 +5,6 @@ The files are Parquet with rows in the types of the table. Errors that Spark rai
 session is bound to a unit of transactions, so nothing is visible before it commits.
 """
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -6,8 +6,6 @@ found in them with the position of its row, as a load by Arrow reports it. That 
 load itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce

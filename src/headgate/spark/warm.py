@@ -9,8 +9,6 @@ It is not a Spark Connect server: a transform may use the SparkContext, and must
 another way when Spark is warm.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

@@ -30,13 +30,7 @@ from headgate.model.rules import RowRules
 from headgate.settings import Settings, split_endpoint
 from headgate.spark.engines import ConnectServer, Engine, SharedJvm, connect_remote
 from headgate.spark.job_processes import JobProcess, ProcessPool
-from headgate.spark.session import (
-    LocalSpark,
-    bind_catalog,
-    catalog_conf,
-    launch_request,
-    start,
-)
+from headgate.spark.session import LocalSpark, bind_catalog, catalog_conf, launch_request, start
 from headgate.spark.sql import reporting_end
 from headgate.storage.address import client_properties, read_outside
 from headgate.storage.local import make_private_directory

@@ -1,7 +1,5 @@
 """Storage addresses: their spellings, the stores behind them, and S3 settings for clients."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Also the rules for object keys and the reading of local files, which every store shares.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

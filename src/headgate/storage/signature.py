@@ -1,7 +1,5 @@
 """Signature Version 4 of AWS: headers that authenticate a request to S3 or its token service."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from collections.abc import Iterable, Mapping

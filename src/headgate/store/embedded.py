@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from headgate.tasks import ports
     from headgate.tasks.declare import TableSpec
     from headgate.tasks.supervisor import TaskHost
-    from headgate.upkeep.reachability import Marking
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -240,7 +239,6 @@ class AdminVerbs(TaskVerbs):
         *,
         older_than_seconds: int,
         dry_run: bool = False,
-        engine: Marking | str = "auto",
         confirm_warehouse: bool = False,
         confirm_clock: bool = False,
     ) -> documents.Json:
@@ -248,13 +246,11 @@ class AdminVerbs(TaskVerbs):
 
         :param older_than_seconds: minimum age of content to condemn.
         :param dry_run: report, and change nothing.
-        :param engine: engine that reads the manifests of tables.
         :param confirm_warehouse: this catalog owns the warehouse, also if it was restored, copied
             or put over it; see `headgate init --adopt-warehouse`.
         :param confirm_clock: the clock is right, also if nothing was recorded for weeks.
         """
         from headgate.upkeep.cleanup import RetentionPolicy, check_older_than, clean_up  # noqa: PLC0415  (slow)
-        from headgate.upkeep.reachability import Marking, choose_marking  # noqa: PLC0415  (slow)
 
         if confirm_warehouse and not dry_run:
             warehouse.confirm(self.database, self.objects)
@@ -269,12 +265,6 @@ class AdminVerbs(TaskVerbs):
             actor=self.settings.actor,
             dry_run=dry_run,
             confirm_clock=confirm_clock,
-            mark_manifests=choose_marking(
-                Marking(engine),
-                self.objects,
-                self.settings.environ,
-                lambda: self.spark(self.settings.builds.branch),
-            ),
         )
         if self.settings.lakefs_endpoint is None:
             return cleaned.to_json()

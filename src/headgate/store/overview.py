@@ -1,7 +1,5 @@
 """Summaries of a store for pages. Each method reads the catalog once, at one moment."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 

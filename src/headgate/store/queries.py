@@ -1,7 +1,5 @@
 """Verbs that read the store as a whole: lists of nouns, and records as JSON documents."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from headgate.catalog.branches import list_protected

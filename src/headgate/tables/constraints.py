@@ -5,8 +5,6 @@ lists the datasets that refer to it: without the list, a delete would have to re
 constraints of every table of the branch. See ADR 0029.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

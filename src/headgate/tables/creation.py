@@ -1,7 +1,5 @@
 """The first metadata of a table: from a create request, or from another catalog's table."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

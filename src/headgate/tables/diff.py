@@ -1,7 +1,5 @@
 """Difference between two table versions: by metadata where possible, then manifests, then rows."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

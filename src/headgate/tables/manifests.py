@@ -5,8 +5,6 @@ Also the check that the content of such a file is undamaged.
 Needs the extra `arrow`; `referenced_files.open_manifests` imports this module on first use.
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Table metadata and rows as JSON: their types, checked reads of values, and schema lookups."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 

@@ -4,8 +4,6 @@ Files that both versions have are not read. The rows of the others are encoded a
 compared in parts by a hash of their keys. Needs the extra `arrow`.
 """
 
-from __future__ import annotations
-
 import tempfile
 import zlib
 from collections import defaultdict

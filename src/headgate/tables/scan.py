@@ -3,8 +3,6 @@
 Needs the extra `arrow`.
 """
 
-from __future__ import annotations
-
 import base64
 import datetime
 import decimal

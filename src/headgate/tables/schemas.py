@@ -1,7 +1,5 @@
 """Schemas and column types of tables: fields, checks, and types as text."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Callable

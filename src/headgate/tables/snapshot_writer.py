@@ -4,8 +4,6 @@ Nothing here commits: the result is a value, and `publish` shows its version or 
 Needs the extras `arrow` and, for bucketed tables, `mutations`. See ADR 0031.
 """
 
-from __future__ import annotations
-
 import io
 import secrets
 from collections.abc import Callable, Iterator, Sequence

@@ -5,8 +5,6 @@ within the retention time stay listed, and all that a ref names or keeps. The ot
 forgotten by every version at once, and cleanup may remove the files that only they needed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise

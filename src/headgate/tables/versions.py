@@ -1,7 +1,5 @@
 """Versions of tables and views as metadata files: written once, read through a cache."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import re

@@ -4,8 +4,6 @@ A view is a JSON document of its own: versions with a query in each engine's dia
 and a log of the versions that were current. Queries are stored as sent and never translated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

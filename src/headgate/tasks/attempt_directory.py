@@ -4,8 +4,6 @@ An attempt locks its directory; the operating system releases the lock when the 
 that a later sweep removes directories of dead attempts. The log has one line of JSON per event.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import fcntl

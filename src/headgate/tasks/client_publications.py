@@ -3,8 +3,6 @@
 The client uploads contents and trees; the server checks the fence and the tree, and publishes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Declaration of tasks: `@task` and its arguments, validated where they are written."""
 
-from __future__ import annotations
-
 import enum
 import inspect
 import itertools

@@ -1,7 +1,5 @@
 """Loads tasks by `package.module:task`, and makes the TaskDefs that Conductor registers."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

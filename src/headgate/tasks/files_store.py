@@ -4,8 +4,6 @@ The repository of a workspace is a dataset and its ref is a transaction. `Worksp
 stores contents, also for clients of a server; `FilesWorkspaces` publishes at the catalog.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -235,11 +233,7 @@ class FilesWorkspaces:
         return target, target.head if is_moved else None
 
     def _publish(
-        self,
-        workspace: WorkspaceRef,
-        target: _Target,
-        request: PublishRequest,
-        tree: Digest | None,
+        self, workspace: WorkspaceRef, target: _Target, request: PublishRequest, tree: Digest | None
     ) -> Receipt:
         """Publish; a condemned content of the new tree is kept, since its bytes exist."""
         try:

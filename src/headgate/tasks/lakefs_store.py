@@ -4,8 +4,6 @@ lakeFS cannot compare and move a branch in one request, so the publish fence is 
 records an intent before each move, and its result afterwards (`headgate.catalog.workspaces`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

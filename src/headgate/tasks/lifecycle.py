@@ -1,7 +1,5 @@
 """Runs one attempt: input, download, checks, function, fences, publication, cleanup."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future

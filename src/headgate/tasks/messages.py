@@ -1,7 +1,5 @@
 """Messages between a supervisor and an attempt's process: lines of JSON over two pipes."""
 
-from __future__ import annotations
-
 import enum
 import traceback
 from collections.abc import Mapping

@@ -4,8 +4,6 @@
 it runs a task with its retries, using epochs and leases of the catalog.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -4,8 +4,6 @@ The catalog records what is open, so that any process can continue: `AttemptTabl
 clients of a server.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace

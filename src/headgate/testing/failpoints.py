@@ -1,7 +1,5 @@
 """Actions at failpoints of the test's own process: kill, pause, call a function, or record."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

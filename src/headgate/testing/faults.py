@@ -1,7 +1,5 @@
 """Faults in attempts of a build: killed processes and superseded attempts."""
 
-from __future__ import annotations
-
 import contextlib
 import enum
 import os

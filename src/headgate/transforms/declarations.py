@@ -1,7 +1,5 @@
 """Declarations of a transform: inputs, outputs, checks and parameters."""
 
-from __future__ import annotations
-
 import copy
 import enum
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Decorators that turn a function into a transform."""
 
-from __future__ import annotations
-
 import datetime
 import inspect
 import math

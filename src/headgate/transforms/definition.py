@@ -5,8 +5,6 @@ A unit test calls a transform without a store or a job. A DataFrame is the conte
 DataFrame given for an output is its content before the run.
 """
 
-from __future__ import annotations
-
 import enum
 import inspect
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Finds the transforms of a project's modules and describes them for their JobSpecs."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Collection, Iterator, Mapping

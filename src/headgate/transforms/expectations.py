@@ -20,8 +20,6 @@ Handling of null, by operator:
 - `group_by` and `is_unique` treat null as a value; `primary_key` fails on it.
 """
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Mapping
 from typing import Any

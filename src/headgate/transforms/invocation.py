@@ -1,7 +1,5 @@
 """Calls the function of a transform in a job, and locates errors in user code."""
 
-from __future__ import annotations
-
 import os
 import sysconfig
 import traceback

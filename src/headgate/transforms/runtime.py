@@ -1,7 +1,5 @@
 """Arguments of a transform's function while it runs; callables that read and write are injected."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Source locations of declarations in user code, for error messages."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Callable

@@ -6,8 +6,6 @@ below `warehouse/` under their keys. Objects never change, so a repeated backup 
 only, and an interrupted one leaves the backup before it as it was.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import secrets

@@ -27,7 +27,7 @@ from headgate.model.ids import Instant, VersionId, instant_text
 from headgate.model.nouns import DatasetKind
 from headgate.model.object_store import ObjectInfo, ObjectStore
 from headgate.upkeep import reachability
-from headgate.upkeep.reachability import Cutoffs, Disposition, Kind, MarkManifests, Readers
+from headgate.upkeep.reachability import Cutoffs, Disposition, Kind, Readers
 
 DAY_SECONDS = 24 * 3600
 # Objects deleted at once, while other sweeps and writers that take objects back wait.
@@ -236,13 +236,11 @@ def clean_up(
     dry_run: bool = False,
     clocks: Clocks | None = None,
     confirm_clock: bool = False,
-    mark_manifests: MarkManifests | None = None,
 ) -> CleanupReport:
     """Condemn what nothing needs and sweep what was condemned; a dry run only reports.
 
     Raise `CleanupHeld` if another catalog may need what this one does not, and `ClockImplausible`
     if the clock may be wrong, unless `confirm_clock` is set.
-    `mark_manifests` replaces the reader of table manifests, which runs in this process.
     """
     if clocks is None:
         clocks = read_database_clock(database) if dry_run else read_clocks(database, objects)
@@ -254,7 +252,7 @@ def clean_up(
         warehouse.advance(database, objects)
         database.write(lambda connection: retention.record_cleanup(connection, clocks.database))
     work = _Cleanup(database, objects, policy, clocks, CleanupReport(dry_run=dry_run))
-    work.clean(mark_manifests)
+    work.clean()
     if not dry_run:
         database.write(forget_old_operations)
         work.record(actor)
@@ -271,14 +269,12 @@ class _Cleanup:
     clocks: Clocks
     report: CleanupReport
 
-    def clean(self, mark_manifests: MarkManifests | None) -> None:
+    def clean(self) -> None:
         retained, versions, age_us = self.database.read(self._mark_versions)
         self.readers = Readers(
             objects=self.objects,
             trees=FileTrees(self.objects),
-            tables=reachability.TableFiles(
-                self.objects, since=self._forget(retained.horizon), mark=mark_manifests
-            ),
+            tables=reachability.TableFiles(self.objects, since=self._forget(retained.horizon)),
         )
         spared = self._spare_versions(versions.spare)
         condemned = versions.condemn

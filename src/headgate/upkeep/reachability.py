@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ from headgate.tables.referenced_files import ManifestRef, get_below, open_manife
 from headgate.tables.versions import TableVersions
 
 if TYPE_CHECKING:
-    from headgate.spark.session import SparkSession
+    pass
 
 
 # At the top, so that no directory is left behind on a local disk.
@@ -153,20 +153,14 @@ def decide(
 
 # --- files of tables ------------------------------------------------------------------------
 
-# Returns the addresses of the files that manifests name, in any order and with repetitions.
-MarkManifests = Callable[[Sequence[ManifestRef]], Iterable[str]]
-
 
 class TableFiles:
     """Files that table versions need; reads each manifest once, however many versions share it."""
 
-    def __init__(
-        self, objects: ObjectStore, *, since: Instant, mark: MarkManifests | None = None
-    ) -> None:
+    def __init__(self, objects: ObjectStore, *, since: Instant) -> None:
         self._objects = objects
         self._since = since
         self._versions = TableVersions(objects, cache_bytes=0, remembered=lambda: since)
-        self._mark = mark or partial(mark_here, objects)
         # Addresses of the metadata files, manifest lists and manifests that were read.
         self._seen: set[str] = set()
         self._named: set[str] = set()
@@ -199,7 +193,9 @@ class TableFiles:
         for refs in in_parallel(reader.manifests, sorted(filter(self.is_ours, lists))):
             manifests |= {ref.path: ref for ref in refs if ref.path not in self._seen}
         self._add(manifests)
-        self._add(self._mark([ref for ref in manifests.values() if self.is_ours(ref.path)]))
+        ours = [ref for ref in manifests.values() if self.is_ours(ref.path)]
+        for paths in in_parallel(reader.paths, ours):
+            self._add(paths)
         self._seen |= new | lists | manifests.keys()
         return self._named
 
@@ -208,47 +204,6 @@ class TableFiles:
             key = key_below(self._objects.url, location)
             if key is not None:
                 self._named.add(key)
-
-
-def mark_here(objects: ObjectStore, manifests: Sequence[ManifestRef]) -> Iterator[str]:
-    """Read manifests in this process, in threads that wait for the storage."""
-    for paths in in_parallel(open_manifests(partial(get_below, objects)).paths, manifests):
-        yield from paths
-
-
-# One process reads about 8 MiB of manifests per second (some 45,000 files), and Spark takes ten
-# seconds to start: from about a minute's work on, Spark is faster.
-SPARK_FROM_BYTES = 512 * 1024 * 1024
-
-
-class Marking(enum.StrEnum):
-    """Engine that reads the manifests."""
-
-    AUTO = "auto"
-    PYTHON = "python"
-    SPARK = "spark"
-
-
-def choose_marking(
-    marking: Marking,
-    objects: ObjectStore,
-    options: Mapping[str, str],
-    session: Callable[[], SparkSession],
-) -> MarkManifests:
-    """Return a reader of manifests, which starts Spark only for a large amount."""
-
-    def mark(manifests: Sequence[ManifestRef]) -> Iterable[str]:
-        size = sum(manifest.length for manifest in manifests)
-        is_large = marking is Marking.AUTO and size >= SPARK_FROM_BYTES
-        if not manifests or not (marking is Marking.SPARK or is_large):
-            return mark_here(objects, manifests)
-        from headgate.spark.maintenance import mark_on_spark  # noqa: PLC0415 - Arrow is an optional extra
-
-        # Only the storage credentials of the environment go to the workers.
-        credentials = {name: value for name, value in options.items() if name.startswith("AWS_")}
-        return mark_on_spark(session(), objects.url, credentials, manifests)
-
-    return mark
 
 
 # --- needed objects -------------------------------------------------------------------------

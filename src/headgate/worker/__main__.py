@@ -1,7 +1,5 @@
 """Worker process of `headgate task start`, run as `python -m headgate.worker ORDER`."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

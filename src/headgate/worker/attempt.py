@@ -1,7 +1,5 @@
 """Process of one attempt: reads its order from stdin, sends messages to its supervisor."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import os

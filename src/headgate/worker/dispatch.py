@@ -1,7 +1,5 @@
 """The loop of a Conductor worker: polls, runs each dispatch in a process, drains on a signal."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence

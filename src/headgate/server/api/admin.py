@@ -1,7 +1,5 @@
 """Routes of the store itself: description, past, tokens, recovery, cleanup, the doctor."""
 
-from __future__ import annotations
-
 from typing import Annotated
 from urllib.parse import urlsplit
 

@@ -1,7 +1,5 @@
 """Routes of builds, of client-run builds, and of JobSpecs and plans."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Sequence

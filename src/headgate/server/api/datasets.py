@@ -1,7 +1,5 @@
 """Routes of datasets, branches, tags, transactions, units and differences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated
 

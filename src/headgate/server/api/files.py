@@ -3,8 +3,6 @@
 Files are listed, streamed, removed, or edited many at once; contents are sent by digest.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial

@@ -18,7 +18,6 @@ from headgate.model.names import LONGEST_LEASE_SECONDS, LONGEST_SECONDS
 from headgate.model.nouns import DatasetKind, JobState, TransactionState, TransactionType
 from headgate.store import documents
 from headgate.store.documents import Document
-from headgate.upkeep.reachability import Marking
 
 _AT = "2026-11-15T09:30:00.000001Z"
 _T = "t-01m7f8gggmxzttp51zc67s"
@@ -463,7 +462,6 @@ class Recover(Asked):
 class CleanUp(Asked):
     older_than_seconds: int = eg(604800, 7 * 24 * 3600, ge=1, le=LONGEST_SECONDS)
     dry_run: bool = eg(True, False)
-    engine: Marking = Field(Marking.AUTO, description="Engine that reads the manifests of tables.")
     confirm_warehouse: bool = Field(
         False, description="This catalog owns the warehouse, also if it was restored or copied."
     )

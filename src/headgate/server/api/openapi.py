@@ -1,7 +1,5 @@
 """Completion of the OpenAPI document: descriptions of all parameters, examples of all bodies."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

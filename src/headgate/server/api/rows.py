@@ -3,8 +3,6 @@
 Scripts, loads and merges may change many tables; each is one publication.
 """
 
-from __future__ import annotations
-
 import base64
 from typing import Annotated, Any, ClassVar, Literal
 

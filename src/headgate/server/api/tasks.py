@@ -3,8 +3,6 @@
 The client runs the attempts; the catalog is on this server.
 """
 
-from __future__ import annotations
-
 import enum
 from dataclasses import asdict, replace
 from typing import Annotated

@@ -1,7 +1,5 @@
 """The branches page: the tree of branch names, and one branch compared with its parent."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 The other tabs are in `dataset_parts`. A dataset that is only declared has a page as well.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Parts of a dataset's page that other pages share: view, history, checks, comparison, logic."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

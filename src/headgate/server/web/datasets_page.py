@@ -1,7 +1,5 @@
 """The datasets page: search, kind, branches and last publication of each dataset."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from markupsafe import Markup

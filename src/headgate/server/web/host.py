@@ -3,8 +3,6 @@
 Sections are drawn as HTML. NiceGUI's socket refreshes them and receives the actions of buttons.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The lineage page: the graph of datasets on a chain and their freshness, as SVG or as a list."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 

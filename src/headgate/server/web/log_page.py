@@ -1,7 +1,5 @@
 """The log page: publications, and the audit of recovery, by actor, dataset, branch and kind."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from markupsafe import Markup

@@ -3,8 +3,6 @@
 Text is safe only as `Markup`. Everything else is escaped where it enters an element.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 from urllib.parse import quote, urlencode

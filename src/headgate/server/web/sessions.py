@@ -3,8 +3,6 @@
 The cookie names a token and is valid only as long as that token is.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import hmac
