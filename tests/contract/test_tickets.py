@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +32,8 @@ def store(made_catalog_url: str, tmp_path: Path) -> Iterator[Store]:
 def _joined(store: Store, *branches: BranchId, seconds: float = 0) -> Line:
     line = Line(store.database, seconds=seconds)
     line.join(branches)
+    # Tickets of one millisecond, the precision of SQLite's clock, have no order of arrival.
+    time.sleep(0.002)
     return line
 
 

@@ -52,9 +52,9 @@ def load_and_die(
 
 
 def test_o01_load_by_spark_killed_at_every_phase_leaves_old_or_new_and_lands_once(
-    sqlite_url: str, tmp_path: Path, jvm: SharedJvm
+    made_catalog_url: str, tmp_path: Path, jvm: SharedJvm
 ) -> None:
-    settings = spark_settings(sqlite_url, tmp_path / "store")
+    settings = spark_settings(made_catalog_url, tmp_path / "store")
     with Store(settings, jvm=jvm) as store:
         apply_text(store, GRAPH)
         store.mutate("master", "insert into graph.person (id) values ('a')")
