@@ -119,6 +119,7 @@ def test_status_tells_what_became_of_a_key(cli: Cli) -> None:
     assert cli.json("status", "k", "-b", "master", "--kind", "files-put") == found
     unknown = cli.json("status", "k", "-b", "other", code=3)
     assert (unknown["code"], unknown["state"]) == ("not_found", "not_committed")
+    assert "Branch 'other' does not exist. Nothing was committed there." in unknown["error"]
     assert "publication" in cli.ok("status", "k").err
 
 

@@ -89,7 +89,8 @@ def refused(door: Door, token: str | None, context: str = "master") -> dict[Acti
     for route in ROUTES:
         response = door.knock(route, token, context)
         assert response.status_code < 500 or "register" in route.pattern, response.text
-        is_denied = response.status_code in _DENIED
+        # A server registers no tables for clients, whatever their role.
+        is_denied = response.status_code in _DENIED and "no metadata files" not in response.text
         found[route.action].add(response.status_code if is_denied else 0)
         if is_denied and route.method != "HEAD":
             assert error(response)[1] in {"ForbiddenException", "NotAuthorizedException"}
@@ -151,7 +152,7 @@ def test_writer_and_admin_write_and_only_the_admin_where_it_is_protected(
     answer = served_door.knock(create, served_door.token(role), "safe")
     assert answer.status_code == (200 if role is Role.ADMIN else 403)
     events = served_door.served.store.events(kind="refused")
-    kept = [(e["wanted"], e["branch"], e["code"]) for e in events]
+    kept = [(e["wanted"], e["branch"], e["code"]) for e in events if e["branch"] == "safe"]
     assert kept == ([] if role is Role.ADMIN else [("iceberg_write", "safe", "branch_protected")])
 
 

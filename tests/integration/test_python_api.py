@@ -56,7 +56,7 @@ def test_dataset_create_makes_it_with_the_primary_branch(hg: headgate.Store) -> 
     with pytest.raises(DatasetExists):
         orders.create()
     with pytest.raises(Invalid, match="table, files"):
-        hg.dataset("sales.view").create(kind="view")
+        hg.dataset("sales.other").create(kind="graph")
 
 
 def test_branch_create_as_a_child_at_a_transaction_and_as_a_root(hg: headgate.Store) -> None:

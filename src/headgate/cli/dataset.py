@@ -34,6 +34,7 @@ def create(
     """
     with connection.open(actor=actor) as hg:
         if branch and not create_branch:
+            # Raises for a name that is no branch.
             hg.jobspecs(branch=branch, dataset=name)
         dataset, root = hg.dataset(name), branch or hg.settings.builds.branch
         dataset.create(kind=kind, branch=root, idempotency_key=key)

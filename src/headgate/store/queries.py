@@ -12,7 +12,7 @@ from headgate.catalog.operations import find_operations
 from headgate.catalog.records import find_unit, list_branches, list_datasets, load_dataset
 from headgate.catalog.resolve import check_exists
 from headgate.catalog.tokens import list_tokens
-from headgate.errors import Invalid, NotFound
+from headgate.errors import BranchNowhere, Invalid, NotFound
 from headgate.model.access import Protections
 from headgate.model.ids import DatasetId
 from headgate.model.names import check_limit, parse_dataset_name, parse_member
@@ -21,8 +21,12 @@ from headgate.store import documents
 from headgate.store.diff import find_differences
 from headgate.store.transactions import StoreBase, TransactionHandle, UnitHandle
 
+_NOWHERE = "Nothing was committed there."
 
-def single_operation(key: str, found: Sequence[documents.Json]) -> documents.Json:
+
+def single_operation(
+    key: str, found: Sequence[documents.Json], *, hint: str = ""
+) -> documents.Json:
     """Return the one operation that has an idempotency key.
 
     Raises `NotFound` if none was committed, and `Invalid` if the key is ambiguous.
@@ -30,7 +34,7 @@ def single_operation(key: str, found: Sequence[documents.Json]) -> documents.Jso
     if not found:
         raise NotFound(
             f"nothing was committed under the key {key!r}: it never began, was refused, or is "
-            "over 30 days old.",
+            f"over 30 days old.{hint}",
             key=key,
             operation=None,
             state="not_committed",
@@ -172,9 +176,14 @@ class StoreQueries(StoreBase):
         :param kind: only operations of this kind.
         """
         found = self.database.read(lambda c: find_operations(c, key, branch=branch, kind=kind))
+        hint = ""
         if branch and not found:
-            self.database.read(lambda c: check_exists(c, [branch], past=True))
-        return single_operation(key, found)
+            # A client that lost a reply asks for the state, also of the creation of a branch.
+            try:
+                self.database.read(lambda c: check_exists(c, [branch], past=True, remedy=_NOWHERE))
+            except BranchNowhere as unknown:
+                hint = f" {unknown.message[0].upper()}{unknown.message[1:]}"
+        return single_operation(key, found, hint=hint)
 
     def opened(self, id: str) -> TransactionHandle | UnitHandle:
         """Return the handle of a unit or transaction, in any state, by its id."""
