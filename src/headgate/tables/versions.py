@@ -9,6 +9,7 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -188,8 +189,13 @@ class TableVersions:
                 waiting -= keys.keys()
                 if keys and root not in self._stores:
                     self._stores[root] = open_outside(root, self._options)
-                if keys:
-                    self._stores[root].sync(list(keys.values()))
+                if keys and root == self._warehouse:
+                    self._store.sync(list(keys.values()))
+                    continue
+                for key in keys.values():
+                    # Files outside are their owner's, who may also place them there later.
+                    with suppress(ObjectNotFound):
+                        self._stores[root].sync([key])
         except ObjectNotFound as error:
             raise UnreadableTableFile(
                 what="file", location=error.location, reason="it does not exist"
