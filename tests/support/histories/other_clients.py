@@ -89,7 +89,9 @@ class CommandClient:
 
     def _once(self, words: Sequence[str]) -> tuple[int, dict[str, Any]]:
         """Run a command; it may be killed at any time."""
-        environ = {**os.environ, "HEADGATE_ACTOR": "commands"}
+        # The token's actor: an idempotency key belongs to one actor, and the next try of a command
+        # that was killed may use the other entrance.
+        environ = {**os.environ, "HEADGATE_ACTOR": "clients"}
         if self._random.random() < 0.5:
             url = self._random.choice(self._urls)
             environ |= {"HEADGATE_URL": url, "HEADGATE_TOKEN": self._token}
