@@ -340,11 +340,14 @@ def load_dataset(connection: Connection, name: DatasetName) -> nouns.Dataset:
 
 
 def list_datasets(
-    connection: Connection, namespace: tuple[str, ...] | None = None
+    connection: Connection,
+    namespace: tuple[str, ...] | None = None,
+    *,
+    kind: nouns.DatasetKind | None = None,
 ) -> list[nouns.Dataset]:
-    query = DATASETS.order_by(datasets.c.namespace, datasets.c.name)
-    if namespace is not None:
-        query = query.where(datasets.c.namespace == namespace_key(namespace))
+    space = None if namespace is None else namespace_key(namespace)
+    wanted = {datasets.c.namespace: space, datasets.c.kind: kind}
+    query = filtered(DATASETS.order_by(datasets.c.namespace, datasets.c.name), wanted)
     return [to_dataset(row) for row in connection.execute(query).mappings()]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headgate.model.ids import TransactionId
@@ -120,6 +120,31 @@ def make_graph(
         nodes=tuple(nodes.values()),
         edges=tuple(Edge(source=place[source], target=place[made]) for source, made in edges),
     )
+
+
+def add_views(graph: Graph, views: Mapping[Node, Collection[Node]]) -> Graph:
+    """Return the graph with these views, each with the datasets that its query reads.
+
+    A dataset that the graph has on the same branch, or makes, keeps its node.
+    """
+    nodes = list(graph.nodes)
+    plain = {position: node for position, node in enumerate(nodes) if node.transaction is None}
+    made = {node.dataset: position for position, node in plain.items() if node.job}
+    places = {(node.dataset, node.branch): position for position, node in plain.items()}
+
+    def place(node: Node) -> int:
+        position = made.get(node.dataset, places.get((node.dataset, node.branch), len(nodes)))
+        if position == len(nodes):
+            places[node.dataset, node.branch] = position
+            nodes.append(node)
+        return position
+
+    edges = dict.fromkeys(graph.edges)
+    for view, sources in views.items():
+        read = [place(source) for source in sources]
+        target = place(view)
+        edges |= {Edge(source=source, target=target): None for source in read}
+    return replace(graph, nodes=tuple(nodes), edges=tuple(edges))
 
 
 def _read(

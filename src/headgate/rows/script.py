@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import sqlglot
@@ -34,6 +34,8 @@ _ENGINE_FUNCTIONS = frozenset(("current_setting", "getvariable"))
 _OPENING = frozenset((TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE))
 _CLOSING = frozenset((TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE))
 _MIB = 1024 * 1024
+# A longer query of a view is not parsed for the datasets that it reads.
+_MOST_LETTERS = 50_000
 _TOO_DEEP = "the statement is nested too deeply, or cannot be parsed"
 # Python's frames for one level of nesting, with a margin.
 _FRAMES_PER_LEVEL = 60
@@ -275,6 +277,21 @@ def dataset_name(node: exp.Table, line: int, column: int) -> DatasetName:
     for part in parts:
         check_name_part(part, what="dataset", whole=".".join(parts))
     return DatasetName(namespace=tuple(parts[:-1]), name=parts[-1])
+
+
+@lru_cache(maxsize=4096)
+def names_read(sql: str, dialect: str) -> tuple[tuple[str, ...], ...]:
+    """Return the tables that a query reads, as it writes them; none if it cannot be parsed."""
+    if len(sql) > _MOST_LETTERS:
+        return ()
+    try:
+        tree = sqlglot.parse_one(sql, dialect=dialect)
+    # ValueError: sqlglot does not know the dialect.
+    except (SqlglotError, ValueError, RecursionError):
+        return ()
+    local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+    found = (tuple(part.name for part in node.parts) for node in tree.find_all(exp.Table))
+    return tuple(dict.fromkeys(n for n in found if len(n) > 1 or n[0].lower() not in local))
 
 
 def _parse_error(error: ParseError, line: int, column: int) -> InvalidScript:

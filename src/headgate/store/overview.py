@@ -1,7 +1,8 @@
 """Summaries of a store for pages. Each method reads the catalog once, at one moment."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
 from headgate.builds.attempt import job_key
 from headgate.builds.plan import BuildOptions
@@ -11,15 +12,18 @@ from headgate.catalog.builds import list_builds, load_build
 from headgate.catalog.database import Connection
 from headgate.catalog.jobspecs import load_jobspecs
 from headgate.catalog.log import earlier_datasets, list_history
-from headgate.catalog.resolve import check_context, check_exists, find_shown
+from headgate.catalog.resolve import check_context, check_exists, find_all_on_chain, find_shown
 from headgate.errors import NotFound
 from headgate.model import nouns
 from headgate.model.contexts import BranchContext, parse_context
+from headgate.model.graph import Mark, Node
 from headgate.model.ids import BuildId
 from headgate.model.jobspecs import PublishedJobSpec
-from headgate.model.names import parse_dataset_name
+from headgate.model.names import DatasetName, parse_dataset_name
 from headgate.store.documents import Json, build_json, jobspec_json
 from headgate.store.transactions import StoreBase
+from headgate.tables.metadata import Metadata
+from headgate.tables.views import definition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +179,45 @@ class Overview:
 
         return self.store.database.read(read)
 
+    def views(self, chain: Sequence[str]) -> dict[Node, list[Node]]:
+        """Return the views that a chain shows, each with the datasets that its query reads."""
+
+        def shown(
+            connection: Connection, datasets: Iterable[nouns.Dataset]
+        ) -> dict[DatasetName, tuple[Node, str]]:
+            by_id = {dataset.id: dataset for dataset in datasets}
+            found = find_all_on_chain(connection, chain, list(by_id))
+            on = {by_id[id]: one.source for id, one in found.items() if one.source}
+            versions = records.load_transactions(
+                connection, [b.view for b in on.values() if b.view]
+            )
+            return {
+                d.name: (
+                    Node(dataset=d.name, branch=b.name, kind=d.kind, mark=Mark.GRAY),
+                    v.location,
+                )
+                for d, b in on.items()
+                if b.view and (v := versions[b.view].version) is not None
+            }
+
+        def read(connection: Connection) -> dict[Node, list[Node]]:
+            views = shown(
+                connection, records.list_datasets(connection, kind=nouns.DatasetKind.VIEW)
+            )
+            named = {
+                node: list(_names_read(self.store.tables.read(location).metadata))
+                for node, location in views.values()
+            }
+            every = {name for written in named.values() for names in written for name in names}
+            known = shown(connection, records.find_datasets(connection, every).values())
+            sources = {
+                view: [next((known[n][0] for n in names if n in known), None) for names in written]
+                for view, written in named.items()
+            }
+            return {view: [node for node in found if node] for view, found in sources.items()}
+
+        return self.store.database.read(read)
+
     def history(
         self, branch: nouns.Branch, *, before: str = "", aborted: bool = False, limit: int
     ) -> list[nouns.Transaction]:
@@ -226,3 +269,23 @@ class Overview:
             "parameters": found.body.get("parameters", {}),
         }
         return found.body["targets"], options
+
+
+def _names_read(view: Metadata) -> Iterator[list[DatasetName]]:
+    """Yield what each table that a view's queries name can mean, as an engine tries it."""
+    if find_spec("sqlglot") is None:
+        return
+    from headgate.rows.script import names_read  # noqa: PLC0415  (an extra)
+
+    found = definition(view)
+    space = found["default-namespace"]
+    for dialect, sql in found["queries"].items():
+        for parts in names_read(sql, dialect):
+            # The name as written, without the engine's name of the catalog, and in the namespace
+            # of the session that made the view.
+            tried = [parts, parts[1:], (*space, *parts)]
+            yield [
+                DatasetName(namespace=tuple(name[:-1]), name=name[-1])
+                for name in tried
+                if len(name) > 1
+            ]

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from headgate.rows.evaluator_pool import EvaluatorPool
     from headgate.rows.outcome import Interrupt
     from headgate.spark.session import SparkSession
+    from headgate.tables.versions import TableVersions
 
 T = TypeVar("T")
 
@@ -77,6 +78,10 @@ class StoreBase(ABC):
     @property
     @abstractmethod
     def objects(self) -> ObjectStore: ...
+
+    @property
+    @abstractmethod
+    def tables(self) -> TableVersions: ...
 
     @abstractmethod
     def spark(self, context: str) -> SparkSession: ...

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from markupsafe import Markup
 
 from headgate.model.freshness import Reason
-from headgate.model.graph import Edge, Graph, Mark, Node
+from headgate.model.graph import Edge, Graph, Mark, Node, add_views
 from headgate.model.graph_render import Layout, Sizes, curve, cut_start, lay_out
 from headgate.model.names import parse_dataset_name, split_names
 from headgate.model.nouns import DatasetKind, JobState
@@ -191,9 +191,16 @@ def lineage_page(visit: Visit) -> Page:
 
 
 def load_graph(visit: Visit, branch: str, fallback: tuple[str, ...]) -> Graph | None:
-    """Return the graph of a plan for all targets; None if the chain has no published transform."""
+    """Return the graph of a plan for all targets and of the views that the chain shows.
+
+    None if the chain has no published transform and no view.
+    """
     plan = plan_everything(visit, branch, fallback)
-    return None if plan is None else visit.store.graph(plan)
+    chain = (branch, *visit.shown_branches(fallback))
+    empty = Graph(chain=chain, primary=visit.primary, nodes=(), edges=())
+    views = visit.store.overview.views(chain)
+    graph = add_views(empty if plan is None else visit.store.graph(plan), views)
+    return graph if graph.nodes else None
 
 
 def around(graph: Graph, dataset: str) -> Graph:

@@ -52,6 +52,11 @@ class Visit:
         """Return the primary branch, the default of pages that show a branch."""
         return self.store.settings.builds.branch
 
+    def shown_branches(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return those of the branch names that the visitor may read."""
+        policy = self.store.policy
+        return tuple(name for name in names if policy is None or policy.shows_branch(name))
+
     def param(self, name: str, default: str = "") -> str:
         return self.query.get(name, "").strip() or default
 
@@ -323,10 +328,10 @@ class PageHeaders:
 
 def plan_everything(visit: Visit, branch: str, fallback: Sequence[str]) -> Plan | None:
     """Plan a build of all transforms on the chain; return None if there are none."""
-    policy = visit.store.policy
-    fallback = [name for name in fallback if policy is None or policy.shows_branch(name)]
     try:
-        return visit.store.decide(["*"], branch=branch, fallback=fallback, create=False)
+        return visit.store.decide(
+            ["*"], branch=branch, fallback=visit.shown_branches(fallback), create=False
+        )
     except JobSpecNotFound:
         return None
 
