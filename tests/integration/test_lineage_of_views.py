@@ -110,8 +110,9 @@ def test_lineage_of_a_view_names_no_dataset_that_the_visitor_may_not_read(served
 
 def test_view_of_which_no_query_can_be_parsed_has_no_edges(served: Served) -> None:
     with served.client() as master:
-        versions = {"spark": "select from where (((", "nosuchdialect": "select id from shop.orders"}
-        reply = post_view(master, "v", **{"view-version": view_version(versions)})
+        queries = {"spark": "select from where (((", "nosuchdialect": "select id from shop.orders"}
+        version: dict[str, Any] = {"view-version": view_version(queries)}
+        reply = post_view(master, "v", **version)
         assert reply.status_code == 200
     found = graph(served.store, "master")
     assert [str(node.dataset) for node in found.nodes] == ["db.v"] and not found.edges
