@@ -14,12 +14,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, cast
 from urllib.parse import quote
 from weakref import WeakValueDictionary
 
@@ -40,6 +40,51 @@ from headgate.storage.local import create_private
 # Writers of one process to one SQLite catalog, in order of arrival. SQLite's writers poll: the one
 # that has waited longest polls least often, and under contention it may wait for seconds while
 # others are served repeatedly.
+#
+# Writers that wait at the same time share one SQL transaction and one fsync: the first runs the
+# work of the others too, each in a savepoint, and each gets its receipt after COMMIT. PostgreSQL's
+# writers form no groups: each holds locks of rows, and two groups could wait for each other.
+
+
+class QueuedWork(threading.Event):
+    """A unit of work in the queue. The event is set at its turn, and when its group has ended."""
+
+    def __init__(self, work: Callable[[Connection], Any], *, joins: bool) -> None:
+        super().__init__()
+        self.work = work
+        # False: it is neither in the group of another, nor takes others into its own.
+        self.joins = joins
+        self.group_ended = threading.Event()
+        self.is_committed = False
+        # Another thread may run the work.
+        self._context = copy_context()
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    def run(self, connection: Connection) -> None:
+        """Run the work in a savepoint, and keep its result or its error."""
+        savepoint = connection.begin_nested()
+        try:
+            self._result = self._context.run(self.work, connection)
+            savepoint.commit()
+        except KeyboardInterrupt:
+            # It is for this thread, whoever's work it runs.
+            raise
+        except BaseException as error:
+            savepoint.rollback()
+            self._error = error
+
+    def end_group(self, *, is_committed: bool) -> None:
+        """Tell the writer whether the transaction of its group was committed."""
+        self.is_committed = is_committed
+        self.group_ended.set()
+        self.set()
+
+    def outcome(self) -> Any:
+        """Return the result of the work, or raise its error."""
+        if self._error is not None:
+            raise self._error
+        return self._result
 
 
 class WriteQueue:
@@ -47,6 +92,8 @@ class WriteQueue:
 
     def __init__(self) -> None:
         self._waiting: deque[threading.Event] = deque()
+        # Those of the waiting whose turn has begun.
+        self._begun: set[threading.Event] = set()
         self._guard = threading.Lock()
 
     @contextmanager
@@ -66,8 +113,26 @@ class WriteQueue:
             self._waiting.append(mine)
             self._wake_first()
 
+    def begin(self, mine: threading.Event) -> bool:
+        """Begin a turn; return False if another writer has taken this one out of the queue."""
+        with self._guard:
+            is_here = mine in self._waiting
+            if is_here:
+                self._begun.add(mine)
+            return is_here
+
+    def take(self, most: int) -> list[QueuedWork]:
+        """Take work that joins a group, and has not begun, out of the queue, in its order."""
+        with self._guard:
+            waiting = [one for one in self._waiting if isinstance(one, QueuedWork) and one.joins]
+            taken = [one for one in waiting if one not in self._begun][:most]
+            for one in taken:
+                self._waiting.remove(one)
+            return taken
+
     def leave(self, mine: threading.Event) -> None:
         with self._guard:
+            self._begun.discard(mine)
             if mine in self._waiting:
                 self._waiting.remove(mine)
             self._wake_first()
@@ -249,6 +314,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 _BUSY_TIMEOUT_MS = 30_000
+_MOST_IN_GROUP = 32
 _TRIES = 8
 _KEPT_CONNECTIONS = 4
 _MOST_CONNECTIONS = 32
@@ -371,12 +437,11 @@ class Database:
     def _try(self, work: Callable[[Connection], T], *, writing: bool) -> T:
         for attempt in range(_TRIES):
             try:
-                with (
-                    self._translated(),
-                    self._write_slot(writing=writing),
-                    self._connected().connect() as connection,
-                ):
-                    return self._unit(connection, work, writing=writing)
+                with self._translated():
+                    if writing and self.dialect == "sqlite":
+                        return self._write_in_turn(work)
+                    with self._connected().connect() as connection:
+                        return self._unit(connection, work, writing=writing)
             except _RetryNeeded as retry:
                 if attempt == _TRIES - 1:
                     raise errors.CatalogUnavailable(
@@ -427,11 +492,54 @@ class Database:
             connection.invalidate()
             raise _RetryNeeded
 
-    def _write_slot(self, *, writing: bool) -> AbstractContextManager[None]:
-        if not writing or self.dialect != "sqlite":
-            return nullcontext()
+    def _write_in_turn(self, work: Callable[[Connection], T]) -> T:
+        """Run work at its turn, or let the writer whose turn it is run it."""
         self._connected()
-        return self._write_queue.slot(timeout_seconds=_BUSY_TIMEOUT_MS / 1000)
+        queue = self._write_queue
+        # A limited catalog sets options of its connection.
+        mine = QueuedWork(work, joins=self.policy is None)
+        try:
+            queue.join(mine)
+            mine.wait(_BUSY_TIMEOUT_MS / 1000)
+            if queue.begin(mine):
+                return cast("T", self._write_group(mine, queue))
+            mine.group_ended.wait()
+            return cast("T", mine.outcome()) if mine.is_committed else self._write_alone(work)
+        finally:
+            queue.leave(mine)
+
+    def _write_group(self, mine: QueuedWork, queue: WriteQueue) -> Any:
+        """Run work, with that of all writers which wait when the database's lock is held."""
+        taken: list[QueuedWork] = []
+
+        def run(connection: Connection) -> Any:
+            if mine.joins:
+                taken.extend(queue.take(_MOST_IN_GROUP - 1))
+            if not taken:
+                return mine.work(connection)
+            for one in (mine, *taken):
+                one.run(connection)
+            return None
+
+        is_committed = False
+        try:
+            result = self._write_alone(run)
+            is_committed = True
+        except DBAPIError:
+            if not taken:
+                raise
+        finally:
+            for one in taken:
+                one.end_group(is_committed=is_committed)
+        if not taken:
+            return result
+        # If the disk is full, or the savepoints are gone with the transaction, each of the group
+        # meets its own error.
+        return mine.outcome() if is_committed else self._write_alone(mine.work)
+
+    def _write_alone(self, work: Callable[[Connection], T]) -> T:
+        with self._connected().connect() as connection:
+            return self._unit(connection, work, writing=True)
 
     def _connected(self) -> Engine:
         # Neither a connection nor a place in the queue may cross a fork: the child has its own.
