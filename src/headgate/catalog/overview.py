@@ -50,7 +50,7 @@ def list_dataset_lines(
         datasets.c.namespace, datasets.c.name
     )
     if after is not None:
-        query = query.where(_behind(after))
+        query = query.where(records.is_behind(after))
     found = [records.to_dataset(row) for row in connection.execute(query.limit(limit)).mappings()]
     ids = [dataset.id for dataset in found]
     counts = _branch_counts(connection, ids)
@@ -120,14 +120,6 @@ def _matches_dataset(search: str) -> list[sa.ColumnElement[bool]]:
         return []
     name = sa.func.replace(datasets.c.namespace, "\x1f", ".") + "." + datasets.c.name
     return [sa.func.lower(name).contains(word, autoescape=True) for word in search.lower().split()]
-
-
-def _behind(after: DatasetName) -> sa.ColumnElement[bool]:
-    space = records.namespace_key(after.namespace)
-    return sa.or_(
-        datasets.c.namespace > space,
-        sa.and_(datasets.c.namespace == space, datasets.c.name > after.name),
-    )
 
 
 def _branch_counts(connection: sa.Connection, ids: Sequence[DatasetId]) -> dict[DatasetId, int]:
@@ -218,7 +210,7 @@ def list_differing_datasets(
         .limit(limit)
     )
     if after is not None:
-        query = query.where(_behind(after))
+        query = query.where(records.is_behind(after))
     rows = list(connection.execute(query).mappings())
     views = records.load_transactions(
         connection, [r[k] for r in rows for k in ("ours", "theirs") if r[k]]

@@ -24,6 +24,7 @@ from sqlalchemy import (
     case,
     not_,
     select,
+    tuple_,
 )
 
 from headgate import errors
@@ -308,9 +309,9 @@ _DATASET_BY_ID = DATASETS.where(datasets.c.id == bindparam("the_id"))
 _BRANCH = BRANCHES.where(
     branches.c.dataset_id == bindparam("the_dataset"), branches.c.name == bindparam("the_name")
 )
-_BRANCHES_NAMED = BRANCHES.where(
-    branches.c.dataset_id.in_(bindparam("ids", expanding=True)),
-    branches.c.name.in_(bindparam("names", expanding=True)),
+_BRANCHES_NAMED = BRANCHES.where(branches.c.name.in_(bindparam("names", expanding=True)))
+_BRANCHES_NAMED_OF = _BRANCHES_NAMED.where(
+    branches.c.dataset_id.in_(bindparam("ids", expanding=True))
 )
 _TRANSACTIONS = TRANSACTIONS.where(transactions.c.id.in_(bindparam("ids", expanding=True)))
 
@@ -339,15 +340,29 @@ def load_dataset(connection: Connection, name: DatasetName) -> nouns.Dataset:
     return dataset
 
 
+_NAME_COLUMNS = (datasets.c.namespace, datasets.c.name)
+
+
+def is_behind(after: DatasetName) -> ColumnElement[bool]:
+    """Return the condition that a dataset comes after this one in the order of names."""
+    # A comparison of rows reads the index from there.
+    return tuple_(*_NAME_COLUMNS) > tuple_(namespace_key(after.namespace), after.name)
+
+
 def list_datasets(
     connection: Connection,
     namespace: tuple[str, ...] | None = None,
     *,
     kind: nouns.DatasetKind | None = None,
+    after: DatasetName | None = None,
+    limit: int | None = None,
 ) -> list[nouns.Dataset]:
+    """Return datasets in order of name; after a name, if one is given."""
     space = None if namespace is None else namespace_key(namespace)
     wanted = {datasets.c.namespace: space, datasets.c.kind: kind}
-    query = filtered(DATASETS.order_by(datasets.c.namespace, datasets.c.name), wanted)
+    query = filtered(DATASETS.order_by(*_NAME_COLUMNS).limit(limit), wanted)
+    if after is not None:
+        query = query.where(is_behind(after))
     return [to_dataset(row) for row in connection.execute(query).mappings()]
 
 
@@ -406,20 +421,37 @@ def is_waited_for(connection: Connection, branches: Iterable[BranchId]) -> bool:
     return any(rows_of(connection, _TICKET, branches))
 
 
-def list_branches(connection: Connection, dataset: DatasetId | None = None) -> list[nouns.Branch]:
-    query = BRANCHES.order_by(datasets.c.namespace, datasets.c.name, branches.c.name)
-    if dataset is not None:
-        query = query.where(branches.c.dataset_id == dataset)
+def list_branches(
+    connection: Connection,
+    dataset: DatasetId | None = None,
+    *,
+    after: tuple[DatasetName, str] | None = None,
+    limit: int | None = None,
+) -> list[nouns.Branch]:
+    """Return branches in order of dataset and name; after a dataset and name, if given."""
+    query = BRANCHES.order_by(*_NAME_COLUMNS, branches.c.name).limit(limit)
+    query = filtered(query, {branches.c.dataset_id: dataset})
+    if after is not None:
+        last = (namespace_key(after[0].namespace), after[0].name)
+        # The first condition reads the index from there.
+        query = query.where(
+            tuple_(*_NAME_COLUMNS) >= tuple_(*last),
+            tuple_(*_NAME_COLUMNS, branches.c.name) > tuple_(*last, after[1]),
+        )
     return [to_branch(row) for row in connection.execute(query).mappings()]
 
 
 def branches_named(
-    connection: Connection, names: Iterable[str], dataset_ids: Sequence[DatasetId]
+    connection: Connection, names: Iterable[str], dataset_ids: Sequence[DatasetId] | None = None
 ) -> list[nouns.Branch]:
-    """Return the branches with these names, of many datasets at once."""
+    """Return the branches with these names, of many datasets at once, by default of all."""
     policy = policy_of(connection)
     wanted = [name for name in names if policy is None or policy.shows_branch(name)]
-    rows = mappings_of(connection, _BRANCHES_NAMED, dataset_ids, names=wanted)
+    rows: Iterable[RowMapping] = (
+        connection.execute(_BRANCHES_NAMED, {"names": wanted}).mappings()
+        if dataset_ids is None
+        else mappings_of(connection, _BRANCHES_NAMED_OF, dataset_ids, names=wanted)
+    )
     return [to_branch(row) for row in rows]
 
 

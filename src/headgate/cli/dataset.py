@@ -1,5 +1,6 @@
 """`headgate dataset`: create, list, show and register datasets."""
 
+from collections import defaultdict
 from typing import Annotated
 
 import typer
@@ -7,7 +8,7 @@ import typer
 from headgate import connection
 from headgate.cli import output
 from headgate.cli.format import branch_trees, show_content, transaction_line
-from headgate.model.nouns import DatasetKind
+from headgate.model.nouns import Branch, DatasetKind
 from headgate.store.documents import dataset_json
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, show and register datasets.")
@@ -50,8 +51,10 @@ def list_(json: output.JsonOption = False) -> None:
     Example: headgate dataset list
     """
     with connection.open() as hg:
-        found, branches = hg.datasets(), hg.branches()
-    nouns = [dataset_json(dataset, branches) for dataset in found]
+        found, branches = hg.datasets(), defaultdict[str, list[Branch]](list)
+        for branch in hg.branches():
+            branches[branch.dataset_id].append(branch)
+    nouns = [dataset_json(dataset, branches[dataset.id]) for dataset in found]
     columns = {"DATASET": "dataset", "KIND": "kind", "BRANCHES": "branches"}
     empty = "no datasets; create one with `headgate dataset create`."
     output.show_list(nouns, columns, empty=empty, json=json)

@@ -132,8 +132,8 @@ class RemoteStore(Store):
     def dataset(self, name: str) -> DatasetHandle:
         return RemoteDatasetHandle(self, parse_dataset_name(name), self.http)
 
-    datasets = _listed(Store.datasets, "/datasets", DATASET.parse)
-    branches = _listed(Store.branches, "/branches", BRANCH.parse)
+    datasets = _listed(Store.datasets, "/datasets", DATASET.parse, cursor="after")
+    branches = _listed(Store.branches, "/branches", BRANCH.parse, cursor="after")
     tags = _listed(Store.tags, "/tags", TAG.parse)
     publications = _listed(Store.publications, "/log", PUBLICATION.parse, cursor="before")
     events = _listed(Store.events, "/events", cursor="skip")

@@ -262,15 +262,11 @@ def find_datasets(connection: Connection, merging: MergeRequest, *, into: str) -
     """Return the datasets to merge, in order of name: those that have a branch of the source."""
     if merging.source == into:
         raise Invalid(f"{merging.source!r} cannot be merged into itself.", branch=into)
-    known = {dataset.name: dataset for dataset in records.list_datasets(connection)}
-    missing = [name for name in merging.datasets if name not in known]
-    if missing:
-        records.load_dataset(connection, missing[0])
-    wanted = [known[n] for n in merging.datasets] or list(known.values())
-    on = records.branches_named(connection, [merging.source], [dataset.id for dataset in wanted])
+    wanted = [records.load_dataset(connection, name).id for name in merging.datasets] or None
+    on = records.branches_named(connection, [merging.source], wanted)
     found = [branch.dataset for branch in on]
     if not on and (named := records.find_transaction(connection, merging.source)) is not None:
-        found = [dataset.name for dataset in wanted if dataset.id == named.dataset_id]
+        found = [named.dataset] if wanted is None or named.dataset_id in wanted else []
     if not found:
         check_exists(connection, [merging.source])
         raise NotFound(

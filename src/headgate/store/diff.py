@@ -92,9 +92,9 @@ def list_differing(store: StoreBase, before: str, after: str) -> list[Sides]:
     """
 
     def read(connection: Connection) -> list[Sides]:
-        found = records.list_datasets(connection)
         named = [resolve.read_context(connection, text) for text in (before, after)]
         chains = [_with_fallback(store, context) for context in named]
+        found = _list_candidates(connection, *chains)
         olds, news = (resolve.find_all_shown(connection, context, found) for context in chains)
         for shown in (*olds.values(), *news.values()):
             records.check_kept(shown)
@@ -102,6 +102,18 @@ def list_differing(store: StoreBase, before: str, after: str) -> list[Sides]:
         return _join_renamed(connection, [one for one in sides if not one.same_content])
 
     return store.database.read(read)
+
+
+def _list_candidates(connection: Connection, before: Context, after: Context) -> list[Dataset]:
+    """Return the datasets that two contexts may show differently, by name."""
+    if isinstance(before, BranchContext) and isinstance(after, BranchContext):
+        shared = set(before.chain) & set(after.chain)
+        orders = ([name for name in on.chain if name in shared] for on in (before, after))
+        if len({*map(tuple, orders)}) == 1:
+            only = {*before.chain, *after.chain} - shared
+            names = {branch.dataset for branch in records.branches_named(connection, only)}
+            return [found for _, found in sorted(records.find_datasets(connection, names).items())]
+    return records.list_datasets(connection)
 
 
 def _join_renamed(connection: Connection, differing: Sequence[Sides]) -> list[Sides]:

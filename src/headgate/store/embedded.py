@@ -22,7 +22,7 @@ from headgate.catalog.attempts import CheckHolder
 from headgate.catalog.branches import delete_branches, protect_branch, restore_branches
 from headgate.catalog.database import Database
 from headgate.catalog.migrate import ensure_schema
-from headgate.catalog.records import list_branches
+from headgate.catalog.records import branches_named
 from headgate.catalog.recovery import Recovered, cancel_build, recover
 from headgate.catalog.resolve import check_context, check_exists
 from headgate.catalog.retention import remembered_since
@@ -173,7 +173,7 @@ class AdminVerbs(TaskVerbs):
         names.check_branch_name(branch)
 
         def act(**how: Any) -> Receipt:
-            found = [b for b in self.database.read(list_branches) if b.name == branch]
+            found = self.database.read(lambda c: branches_named(c, [branch]))
             if not found:
                 self.database.read(lambda c: check_exists(c, [branch]))
                 raise NotFound(f"no dataset has a branch {branch!r}.", branch=branch)

@@ -56,13 +56,31 @@ def no_progress(rows: int, parts: int) -> None:
 class StoreQueries(StoreBase):
     """Verbs that read the store as a whole and change nothing."""
 
-    def datasets(self) -> list[Dataset]:
-        """Return all datasets of the store."""
-        return self.database.read(list_datasets)
+    def datasets(self, *, limit: int | None = None, after: str | None = None) -> list[Dataset]:
+        """Return the datasets of the store by name.
 
-    def branches(self, dataset: str | None = None) -> list[Branch]:
-        """Return the branches of one dataset, or of all datasets."""
-        return self.database.read(lambda c: list_branches(c, _id(c, dataset)))
+        :param limit: maximum number of datasets; all by default.
+        :param after: name of the last dataset of one page, to read the next.
+        """
+        check_limit(limit)
+        last = parse_dataset_name(after) if after is not None else None
+        return self.database.read(lambda c: list_datasets(c, after=last, limit=limit))
+
+    def branches(
+        self, dataset: str | None = None, *, limit: int | None = None, after: str | None = None
+    ) -> list[Branch]:
+        """Return the branches of one dataset, or of all datasets, by dataset and name.
+
+        :param limit: maximum number of branches; all by default.
+        :param after: `DATASET@BRANCH` of the last branch of one page, to read the next.
+        """
+        check_limit(limit)
+        # The name of a branch has no @; that of a dataset may.
+        where, _, name = (after or "").rpartition("@")
+        last = (parse_dataset_name(where), name) if after is not None else None
+        return self.database.read(
+            lambda c: list_branches(c, _id(c, dataset), after=last, limit=limit)
+        )
 
     def protected(self) -> Protections:
         """Return the protected branch names, each with the patterns of its protected datasets.

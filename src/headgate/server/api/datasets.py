@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import Query
 
-from headgate.catalog.records import shown_branches
+from headgate.catalog.records import branches_of, shown_branches
 from headgate.errors import Invalid, TagNotFound
 from headgate.model.access import ALL
 from headgate.model.ids import instant_text
@@ -24,10 +24,12 @@ dataset_routes = api.router("datasets")
 def list_datasets(caller: api.CallerDependency, pages: api.Pages) -> api.JsonReply:
     """List all datasets by name, with the names of their branches."""
     store = caller.reading()
-    branches = store.branches()
-    return pages.page_by_key(
-        store.datasets(),
-        key=lambda dataset: str(dataset.name),
+    found = store.datasets(limit=pages.limit + 1, after=pages.cursor)
+    branches = store.database.read(lambda c: branches_of(c, [dataset.id for dataset in found]))
+    branches.sort(key=lambda branch: branch.name)
+    return pages.page(
+        found,
+        cursor=lambda dataset: dataset.name,
         to=lambda dataset: dataset_wire(dataset, branches),
     )
 
@@ -101,9 +103,8 @@ def list_branches(
     caller: api.CallerDependency, pages: api.Pages, dataset: str | None = None
 ) -> api.JsonReply:
     """List the branches of one dataset, or of all, by name."""
-    found = caller.reading().branches(dataset)
-    # Unambiguous: the name of a dataset has no slash.
-    return pages.page_by_key(found, key=lambda b: f"{b.dataset}/{b.name}", to=BRANCH.wire)
+    found = caller.reading().branches(dataset, limit=pages.limit + 1, after=pages.cursor)
+    return pages.page(found, cursor=lambda b: f"{b.dataset}@{b.name}", to=BRANCH.wire)
 
 
 @branch_routes.post("/branches", **api.documented(models.BranchModel, status=201))
