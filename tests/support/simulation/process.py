@@ -190,7 +190,7 @@ class World:
         # One thread of a process runs at a time.
         ThreadPoolExecutor.submit = _run_at_once  # type: ignore[method-assign]
         # Threads that would begin after some seconds of the real time.
-        attempts.Heartbeat._run = lambda _: None  # type: ignore[method-assign]
+        attempts.Heartbeat._run = lambda self: None  # type: ignore[method-assign]
         warehouse._TRACE_SECONDS = _NEVER_SECONDS
         _install_sqlite(self)
         _install_postgres(self)
