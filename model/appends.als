@@ -88,10 +88,11 @@ pred resetsAreNotContinued {
 }
 pred removedStaysRemoved { always no Table.current.(Table.files) & Removed }
 
-check AppendsAddOnlyTheirFiles { sound implies appendsAddOnlyTheirFiles } for 3 but 6 steps expect 0
-check ResetsAreNotContinued { sound implies resetsAreNotContinued } for 3 but 6 steps expect 0
-check RemovedStaysRemoved { sound implies removedStaysRemoved } for 3 but 6 steps expect 0
+check AppendsAddOnlyTheirFiles { sound implies appendsAddOnlyTheirFiles } for 3 but 6..6 steps expect 0
+check ResetsAreNotContinued { sound implies resetsAreNotContinued } for 3 but 6..6 steps expect 0
+check RemovedStaysRemoved { sound implies removedStaysRemoved } for 3 but 6..6 steps expect 0
 check TwinParentNotAncestor { without[ParentIsAncestor] implies resetsAreNotContinued } for 3 but 6 steps expect 1
+check TwinAllEntriesAdded { without[OwnEntriesOnly] implies appendsAddOnlyTheirFiles } for 3 but 6 steps expect 1
 check TwinAllEntries { without[OwnEntriesOnly] implies removedStaysRemoved } for 3 but 6 steps expect 1
 run Everything {
   sound

@@ -149,10 +149,10 @@ pred restoredAsDeleted {
   always all b: StoreBranch | restore[b] implies Catalog.view'[b] = Catalog.view[b]
 }
 
-check PinsHold { sound implies pinsHold } for 3 but 2 Dataset, 2 Value, 2 Change, 6 steps expect 0
-check RevertsAreWhole { sound implies revertsAreWhole } for 3 but 2 Dataset, 2 Value, 2 Change, 6 steps expect 0
-check AncestryIsDeclared { sound implies ancestryIsDeclared } for 3 but 2 Dataset, 2 Value, 2 Change, 6 steps expect 0
-check RestoredAsDeleted { sound implies restoredAsDeleted } for 3 but 2 Dataset, 2 Value, 2 Change, 6 steps expect 0
+check PinsHold { sound implies pinsHold } for 3 but 2 Dataset, 2 Value, 2 Change, 6..6 steps expect 0
+check RevertsAreWhole { sound implies revertsAreWhole } for 3 but 2 Dataset, 2 Value, 2 Change, 6..6 steps expect 0
+check AncestryIsDeclared { sound implies ancestryIsDeclared } for 3 but 2 Dataset, 2 Value, 2 Change, 6..6 steps expect 0
+check RestoredAsDeleted { sound implies restoredAsDeleted } for 3 but 2 Dataset, 2 Value, 2 Change, 6..6 steps expect 0
 
 check TwinPinReadsThePresent { without[PinnedReads] implies pinsHold } for 3 but 2 Dataset, 2 Value, 2 Change, 6 steps expect 1
 check TwinRevertByDataset { without[WholeReverts] implies revertsAreWhole } for 3 but 2 Dataset, 2 Value, 2 Change, 6 steps expect 1

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headgate.catalog import warehouse
 from tests.support.postgres import PostgresServer
 from tests.support.simulation.reduction import reduce_steps
 from tests.support.simulation.steps import TO_END, Step, choose, read_steps, write_steps
@@ -37,6 +38,18 @@ def test_steps_that_once_broke_a_promise_break_none(stage: Stage, path: Path) ->
 
 
 _PUT = (Step("start", 0, verb="put"), Step("go", 0, a=TO_END))
+
+
+def test_thread_beside_the_turn_is_found(sqlite_stage: Stage) -> None:
+    def leave_traces_at_once() -> None:
+        warehouse._TRACE_SECONDS = 0.0
+
+    steps = [*_PUT, *_PUT]
+    assert replay(sqlite_stage, steps, seed="threads", tally=Tally()) is None
+    violation = replay(
+        sqlite_stage, steps, seed="threads", tally=Tally(), twin=leave_traces_at_once
+    )
+    assert violation is not None and "died" in str(violation)
 
 
 @pytest.mark.parametrize("verb", ["put", "remove", "reset"])

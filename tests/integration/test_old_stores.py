@@ -1,24 +1,34 @@
 """A store of every release opens, migrates, reads as before, and can be used and cleaned.
 
+The archives have SQLite catalogs. A PostgreSQL catalog of the release is made from one: the schema
+is the release's own migrations, and the rows are those of the archive.
+
 Each is opened by clocks that a test sets, since a store that nobody used for long is recovered and
 cleaned differently.
 """
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
+from headgate.catalog.migrate import closing_database
 from tests.support.cli import Cli, new_cli
 from tests.support.clocks import SetClock
-from tests.support.old_stores import RELEASES, assert_says_at_least, replies, unpacked
+from tests.support.old_stores import (
+    RELEASES,
+    assert_says_at_least,
+    move_to_postgres,
+    replies,
+    unpacked,
+)
+from tests.support.postgres import PostgresServer, fresh_database
 
 # Days since the last publication. The transaction that was left OPEN has a lease of a day, and
 # recovery aborts it five leases later; cleanup refuses a gap of two weeks in the records.
@@ -35,31 +45,66 @@ def days(request: pytest.FixtureRequest) -> float:
     return float(request.param)
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, release: str) -> str:
+    """Return the URL of the catalog; that of PostgreSQL is a new database."""
+    if request.param == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        return fresh_database(server)
+    return f"sqlite:////tmp/headgate-store-{release}/.headgate/catalog.db"
+
+
 @pytest.fixture
-def cli(
+def old(
     release: str,
     days: float,
+    url: str,
     set_clock: SetClock,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Iterator[Cli]:
+    """Yield the command line in a store whose catalog is that of the release."""
     [log] = [document for command, document in replies(release) if command[0] == "log"]
     made = datetime.fromisoformat(log[0]["at"]).timestamp()
     set_clock(days - (time.time() - made) / 86_400)
     with unpacked(release) as place:
+        if url.startswith("postgresql"):
+            move_to_postgres(place, url)
         yield new_cli(place, monkeypatch, capsys)
+
+
+@pytest.fixture
+def cli(old: Cli, url: str) -> Cli:
+    """Return the command line in an opened store: SQLite is migrated by the first command."""
+    if url.startswith("postgresql"):
+        old.ok("migrate")
+    return old
 
 
 def test_archives_of_releases_are_there() -> None:
     assert "0.1.0" in RELEASES
 
 
-def test_old_store_reads_as_its_release_read_it(release: str, days: float, cli: Cli) -> None:
+@pytest.mark.parametrize("days", [_SOON], indirect=True)
+def test_old_postgres_store_is_refused_until_it_is_migrated(old: Cli, url: str) -> None:
+    if url.startswith("sqlite"):
+        old.ok("log")
+        return
+    for command in (["log"], ["dataset", "list"], ["cleanup"]):
+        assert old.error(*command, code=2) == "store_too_old"
+    old.ok("migrate")
+    old.ok("log")
+
+
+def test_old_store_reads_as_its_release_read_it(
+    release: str, days: float, url: str, cli: Cli
+) -> None:
     for command, document in replies(release):
         expected = document if days < _ABANDONED else _recovered(document)
         assert_says_at_least(cli.json(*command), expected)
     backups = list((cli.directory / ".headgate").glob("catalog.db.*"))
-    assert backups, "a SQLite catalog is copied before it is migrated"
+    # A SQLite catalog is copied before it is migrated; the owner of a PostgreSQL server copies it.
+    assert bool(backups) == url.startswith("sqlite")
 
 
 def _recovered(document: Any) -> Any:
@@ -132,9 +177,14 @@ UPDATE log_counter SET number = 15, last_at = last_at + 120000000;
 
 
 @pytest.mark.parametrize("days", [_SOON], indirect=True)
-def test_reset_of_an_old_release_holds_what_it_removed(cli: Cli) -> None:
-    with closing(sqlite3.connect(cli.directory / ".headgate" / "catalog.db")) as catalog:
-        catalog.executescript(_RESET)
+def test_reset_of_an_old_release_holds_what_it_removed(
+    request: pytest.FixtureRequest, old: Cli, url: str
+) -> None:
+    with closing_database(url) as catalog, catalog.raw() as connection:
+        for statement in _RESET.strip().removesuffix(";").split(";\n"):
+            connection.execute(text(statement))
+        connection.commit()
+    cli: Cli = request.getfixturevalue("cli")
     [job] = cli.json("plan", "shop.totals", "-b", "master")["jobs"]
     assert (job["state"], job["reason"]) == ("skipped", "held")
     assert (job["held"]["publication"], job["held"]["actor"]) == (15, "bo")

@@ -14,6 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import Connection, MetaData, delete, insert, select
+
+from headgate.catalog.migrate import closing_database, find_version, migrate
 from tests.support.source import ROOT
 
 ARCHIVES = ROOT / "tests" / "stores"
@@ -34,6 +37,32 @@ def unpacked(release: str) -> Iterator[Path]:
             yield place
         finally:
             shutil.rmtree(place)
+
+
+def move_to_postgres(place: Path, url: str) -> None:
+    """Give an unpacked store a PostgreSQL catalog of the same release: its schema and its rows."""
+    file = place / ".headgate" / "catalog.db"
+    with closing_database(f"sqlite:///{file}") as old, closing_database(url) as new:
+        with old.raw() as rows:
+            version, tables = find_version(rows), _reflected(rows)
+        migrate(new, to=version)
+        with old.raw() as rows, new.raw() as into:
+            for table in _reflected(into).sorted_tables:
+                # A new catalog has an identity and a counter, which the old one has too.
+                into.execute(delete(table))
+                found = rows.execute(select(tables.tables[table.name])).mappings().all()
+                if found:
+                    into.execute(insert(table), [dict(row) for row in found])
+            into.commit()
+    file.unlink()
+    settings = place / "headgate.toml"
+    settings.write_text(settings.read_text().replace(".headgate/catalog.db", url))
+
+
+def _reflected(connection: Connection) -> MetaData:
+    tables = MetaData()
+    tables.reflect(connection)
+    return tables
 
 
 def replies(release: str) -> list[tuple[list[str], Any]]:

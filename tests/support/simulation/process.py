@@ -13,6 +13,7 @@ import random
 import secrets
 import select
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Generator, Sequence
@@ -28,8 +29,8 @@ import sqlalchemy
 from psycopg.waiting import WAIT_R, WAIT_W
 from sqlalchemy import event
 
-from headgate.builds import run
-from headgate.catalog import database
+from headgate import attempts
+from headgate.catalog import database, warehouse
 from headgate.catalog.postgres import SelfClosingConnection
 from headgate.errors import HeadgateError
 from headgate.model import failpoints
@@ -91,6 +92,7 @@ class World:
         self._pipe = pipe
         self._chance = random.Random(seed)
         self.turn = Turn(clock=0, elapsed=0)
+        self._thread = threading.get_ident()
         self._left = 0
         self._slept = 0.0
         self._passed: list[str] = []
@@ -119,6 +121,10 @@ class World:
         self._pipe.send(Report(what=what, where=where, value=value, boundaries=passed))
 
     def boundary(self, where: str) -> None:
+        if threading.get_ident() != self._thread:
+            # It would take the turn of the other thread; the world reports the end of the process.
+            traceback.print_stack()
+            os._exit(1)
         self._passed.append(where)
         self._left -= 1
         if self._left <= 0:
@@ -183,7 +189,9 @@ class World:
         failpoints.arm(self.boundary)
         # One thread of a process runs at a time.
         ThreadPoolExecutor.submit = _run_at_once  # type: ignore[method-assign]
-        run._HEARTBEAT_SECONDS = _NEVER_SECONDS
+        # Threads that would begin after some seconds of the real time.
+        attempts.Heartbeat._run = lambda self: None  # type: ignore[method-assign]
+        warehouse._TRACE_SECONDS = _NEVER_SECONDS
         _install_sqlite(self)
         _install_postgres(self)
 
