@@ -100,7 +100,10 @@ def _keys(objects: ObjectStore, kind: str) -> list[str]:
 
 def _parse(content: bytes, where: str) -> Marker:
     try:
-        return Marker(**orjson.loads(content))
+        marker = Marker(**orjson.loads(content))
+        if [type(value) for value in vars(marker).values()] != [int, str, str, int]:
+            raise ValueError(marker)
+        return marker
     except (TypeError, ValueError) as error:
         reason = f"the marker of the warehouse is damaged: {error}"
         raise errors.FileDamaged(where=where, reason=reason) from error
