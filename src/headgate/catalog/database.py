@@ -696,3 +696,13 @@ def backoff_seconds(failures: int) -> float:
     """Return a random wait, longer after each loss, so that writers do not collide again."""
     longest: float = min(_LONGEST_SECONDS, _FIRST_SECONDS * 2**failures)
     return random.uniform(0.2, 1) * longest
+
+
+def repeat_overtaken(work: Callable[[], T], tries: int = 20) -> T:
+    """Return the result of `work`; repeat it after a pause where another writer was first."""
+    for losses in range(tries - 1):
+        try:
+            return work()
+        except errors.ViewConflict:
+            time.sleep(backoff_seconds(losses))
+    return work()
