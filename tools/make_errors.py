@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from headgate.cli.exit_codes import EXIT_CODES
+from headgate.cli.main import EXIT_CODES
 from headgate.errors import HeadgateError, kinds
 from headgate.server.api.conventions import STATUSES
 

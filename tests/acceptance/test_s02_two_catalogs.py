@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,11 @@ from headgate.model.object_store import ObjectStore
 from headgate.settings import Settings
 from headgate.storage.local import LocalStore
 from headgate.store.embedded import Store
+from headgate.store.transactions import TransactionHandle
 from tests.support.catalogs import make_catalog
 from tests.support.cli import Cli, new_cli
 from tests.support.postgres import PostgresServer
+from tests.support.repositories import new_repository
 from tests.support.s3 import running_s3
 from tests.support.stores import DATASET, content, files_branch, new_settings, put
 from tests.support.upkeep import (
@@ -41,7 +44,7 @@ Place = Callable[[str], Settings]
 def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Copy]]:
     """Yield the URL of an empty catalog, and a function that copies it."""
     if request.param == "sqlite":
-        path = tmp_path / "catalog.db"
+        path, numbers = tmp_path / "catalog.db", count()
 
         def copy_file() -> str:
             database = Database(f"sqlite:///{path}")
@@ -49,7 +52,7 @@ def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[st
             with database.raw() as connection:
                 connection.execute(text("PRAGMA wal_checkpoint(TRUNCATE)"))
             database.close()
-            return f"sqlite:///{shutil.copy(path, tmp_path / 'copy.db')}"
+            return f"sqlite:///{shutil.copy(path, tmp_path / f'copy{next(numbers)}.db')}"
 
         yield f"sqlite:///{path}", copy_file
         return
@@ -177,6 +180,74 @@ def _check_none_deletes(catalog: tuple[str, Copy], place: Place, first: str, wri
     for name in writers:
         with Store(place(urls[name])) as store:
             assert content(store.dataset(DATASET).branch("master")) == {"a": "1", "b": name}
+
+
+@pytest.mark.parametrize("left", ["trace", "none"])
+def test_s02_copy_deletes_nothing_that_an_open_transaction_or_a_jobspec_has_written_since(
+    catalog: tuple[str, Copy], tmp_path: Path, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _check_unpublished_kept(_settings(catalog[0], tmp_path), catalog[1], left, monkeypatch)
+
+
+@pytest.mark.parametrize("catalog", ["sqlite"], indirect=True)
+def test_s02_copy_deletes_nothing_that_an_open_transaction_has_written_to_a_bucket_since(
+    catalog: tuple[str, Copy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_s3(tmp_path) as server:
+        bucket = f"s3://{server.create_bucket()}/warehouse"
+        settings = replace(
+            _settings(catalog[0], tmp_path), warehouse=bucket, environ=server.options
+        )
+        _check_unpublished_kept(settings, catalog[1], "trace", monkeypatch)
+
+
+def _check_unpublished_kept(
+    settings: Settings, copy: Copy, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stage, and publish a JobSpec, each after the catalog was copied; clean up by all.
+
+    With `left` none, the writers leave no trace, as if they were killed, and the store is opened
+    before the copies clean up.
+    """
+    make_catalog(settings.catalog)
+    with Store(settings) as store:
+        put(files_branch(store), a="1")
+    copies = [copy()]
+    with monkeypatch.context() as patched:
+        if left == "none":
+            patched.setattr(warehouse.Traces, "leave", lambda *_: None)
+        with Store(settings) as store:
+            opened = store.dataset(DATASET).branch("master").transaction()
+            opened.write("b", b"2")
+        copies.append(copy())
+        work = new_repository(settings.root / "code")
+        work.write(gold=_TRANSFORM)
+        work.commit()
+        with Store(settings) as store:
+            store.publish_jobspecs(work.root)
+    with Store(settings) as store:
+        written = stored_keys(store)
+    for url in copies:
+        with Store(replace(settings, catalog=url)) as copied:
+            for days in (40, 42):
+                with pytest.raises(CleanupHeld, match="has published"):
+                    tidy_later(copied, days)
+    with Store(settings) as store:
+        assert tidy_later(store, 0).deleted == 0 and stored_keys(store) == written
+        TransactionHandle.load(store, opened.id).commit()
+        assert content(store.dataset(DATASET).branch("master")) == {"a": "1", "b": "2"}
+        traces = [info.key for info in store.objects.list(warehouse.MARKERS)]
+        # The marker and the newest trace; that of the commit is left when the store closes.
+        assert len(traces) == 2, traces
+
+
+_TRANSFORM = """
+    from headgate.transforms import Output, transform
+
+    @transform(out=Output("gold.made"))
+    def made(out):
+        pass
+"""
 
 
 @pytest.mark.parametrize("first", ["original", "copy"])

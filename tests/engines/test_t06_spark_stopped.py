@@ -214,14 +214,21 @@ def optimize_and_lose_spark(settings: Settings, ended: Path) -> None:
     ended.write_text(f"exit code {code}: {printed.getvalue()}\n")
 
 
+def _people(url: str, root: Path) -> Settings:
+    """Return the settings of a store with an empty table `shop.people`, which commands find."""
+    settings = spark_settings(url, root)
+    place = f'[store]\ncatalog = "{settings.catalog}"\nwarehouse = "{settings.warehouse}"\n'
+    (root / "headgate.toml").write_text(place)
+    with Store(settings) as store:
+        apply_text(store, '[dataset."shop.people"]\ncolumns = {id = "string"}\n')
+    return settings
+
+
 def test_t06_killed_jvm_of_optimize_ends_the_command_with_its_own_error(
     sqlite_url: str, tmp_path: Path
 ) -> None:
-    settings = spark_settings(sqlite_url, tmp_path)
-    place = f'[store]\ncatalog = "{settings.catalog}"\nwarehouse = "{settings.warehouse}"\n'
-    (tmp_path / "headgate.toml").write_text(place)
+    settings = _people(sqlite_url, tmp_path)
     with Store(settings) as store:
-        apply_text(store, '[dataset."shop.people"]\ncolumns = {id = "string"}\n')
         for id in ("a", "b"):
             store.mutate("master", f"insert into shop.people values ('{id}')")
         before = store.dataset("shop.people").branch("master").load().view
@@ -266,11 +273,8 @@ def count(workspace: Path, params: Params, spark) -> Result:
 def test_t06_killed_jvm_of_a_task_is_the_reason_of_its_failure(
     sqlite_url: str, tmp_path: Path
 ) -> None:
-    settings = spark_settings(sqlite_url, tmp_path)
-    place = f'[store]\ncatalog = "{settings.catalog}"\nwarehouse = "{settings.warehouse}"\n'
-    (tmp_path / "headgate.toml").write_text(place)
+    settings = _people(sqlite_url, tmp_path)
     with Store(settings) as store:
-        apply_text(store, '[dataset."shop.people"]\ncolumns = {id = "string"}\n')
         given = put(files_branch(store), a="1")
     workspace = {"repository": DATASET, "branch": "master", "ref_type": "commit", "ref": given}
     (tmp_path / "input.json").write_text(json.dumps({"workspace": workspace, "params": {}}))

@@ -23,8 +23,7 @@ import typer
 
 from headgate import errors
 from headgate import open as open_store
-from headgate.cli.exit_codes import exit_code
-from headgate.cli.main import app
+from headgate.cli.main import app, exit_code
 from headgate.errors import HeadgateError, Mismatch, OpenTransactionAlreadyExists
 from headgate.server.api.conventions import status_of
 from tests.support.api import Api, served_to_the_command_line

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 import orjson
 import pyarrow as pa
@@ -36,18 +37,26 @@ from headgate.rows.cast import cast_rows
 from headgate.rows.mutate import script_write
 from headgate.rows.outcome import Request
 from headgate.rows.script import parse_script
-from headgate.rows.sources import read_sources
+from headgate.rows.sources import (
+    FILE_METADATA,
+    GIVEN_METADATA,
+    TEXT_METADATA,
+    read_sources,
+)
 from headgate.rows.write import write_tables
 from headgate.server.api.openapi import find_example
 from headgate.server.app import create_server
 from headgate.store.embedded import Store
+from headgate.tables.constraints import constraints_of, referring_datasets
 from headgate.tables.inspect import read_rows
 from headgate.tables.manifests import parse_manifest, parse_manifest_list
 from headgate.tables.referenced_files import ManifestRef
+from tests.support import mutated_files as files
 from tests.support.catalogs import make_catalog
 from tests.support.manifests import ADDED, EXISTING, manifest, manifest_list
 from tests.support.metadata import add, point, table, two_columns
 from tests.support.rows import GRAPH, PERSON, graph_store
+from tests.support.views import SPARK, to_replace, view_schema, view_version
 
 # Reads one input; raises an error of our hierarchy, or any other if there is a fault.
 Reader: TypeAlias = Callable[[bytes], None]
@@ -237,6 +246,10 @@ def _arrow(rows: pa.Table, *, as_file: bool, **options: Any) -> bytes:
     return sink.getvalue()
 
 
+# What a client says of its file: its name, and the column that tells which cells are given.
+_MARKED = {FILE_METADATA: b"a.csv", TEXT_METADATA: b"", GIVEN_METADATA: b'{"id": "ok"}'}
+
+
 def _arrow_samples(*, as_file: bool) -> list[bytes]:
     return [
         _arrow(_ROWS, as_file=as_file),
@@ -244,6 +257,7 @@ def _arrow_samples(*, as_file: bool) -> list[bytes]:
         _arrow(_ROWS.slice(0, 0), as_file=as_file),
         _arrow(_ROWS, as_file=as_file, compression="zstd"),
         _arrow(_ROWS, as_file=as_file, compression="lz4"),
+        _arrow(_ROWS.replace_schema_metadata(_MARKED), as_file=as_file),
     ]
 
 
@@ -388,6 +402,14 @@ def _ignore(_: object) -> None: ...
 # --- tables ---------------------------------------------------------------------------------
 
 
+# Constraints, which only Headgate writes; other writers of a file may change them.
+_RULES = {
+    "headgate.constraints": '{"unique": [[1]], "enums": {"1": ["a"]}, "defaults": {"1": "a"}}',
+    "headgate.referred-to-by": '["raw.t"]',
+    "headgate.enforce": "reject",
+}
+
+
 def _metadata_samples() -> list[bytes]:
     second = table(add(1))
     first = {
@@ -398,7 +420,7 @@ def _metadata_samples() -> list[bytes]:
         "schema": two_columns(),
         "partition-spec": [{"name": "day", "transform": "identity", "source-id": 2}],
         "snapshots": [],
-        "properties": {"a": "b"},
+        "properties": {"a": "b", **_RULES},
     }
     return [orjson.dumps(one) for one in (table(), second, first)]
 
@@ -577,6 +599,7 @@ def _commit_samples() -> list[bytes]:
                 },
             ],
         },
+        {"requirements": [], "updates": [{"action": "set-properties", "updates": _RULES}]},
         # An append that was prepared on an older version.
         {"requirements": [at_none], "updates": [add(2, parent=1), point(2)]},
         {
@@ -636,7 +659,9 @@ def _commit(directory: Path) -> Iterator[Reader]:
                 assert _newest(store) == before, "a refused commit was published"
             assert client.get(url).status_code == 200, "the table cannot be loaded any more"
             if reply.status_code < 400:
+                metadata = reply.json()["metadata"]
                 store.dataset(PERSON).show("master")
+                constraints_of(metadata), referring_datasets(metadata)
 
         yield read
 
@@ -648,6 +673,40 @@ def _check_reply(status: int, body: bytes) -> None:
     assert status in _STATUSES, (status, body[:500])
     assert b"error" in body, body[:500]
     raise HeadgateError(body.decode(errors="replace"))
+
+
+def _view_samples() -> list[bytes]:
+    view = {
+        "name": "v",
+        "schema": view_schema(),
+        "view-version": view_version({"spark": SPARK}),
+        "properties": {"a": "b"},
+    }
+    replaced = [*to_replace({"spark": SPARK, "duckdb": "SELECT 1"})]
+    return [orjson.dumps(view), orjson.dumps({"requirements": [], "updates": replaced})]
+
+
+@contextmanager
+def _commit_views(directory: Path) -> Iterator[Reader]:
+    """Send a document as a new view, or, if it has updates, as a commit to one."""
+    with _served(directory) as (store, client):
+        config = client.get("/iceberg/v1/config", params={"warehouse": "master"}).json()
+        url = f"/iceberg/v1/{config['overrides']['prefix']}/namespaces/graph/views"
+        client.post(url, content=_view_samples()[0].replace(b'"v"', b'"old"', 1))
+
+        def read(data: bytes) -> None:
+            before = _newest(store)
+            place = f"{url}/old" if b'"updates"' in data else url
+            reply = client.post(place, content=data, headers={"content-type": "application/json"})
+            if reply.status_code < 400 and place == url:
+                name = quote(json.loads(data)["name"], safe="")
+                assert client.get(f"{url}/{name}").status_code == 200
+                assert client.delete(f"{url}/{name}").status_code == 204
+            assert client.get(f"{url}/old").status_code == 200, "the view cannot be loaded any more"
+            _check_reply(reply.status_code, reply.content)
+            assert reply.status_code < 400 or _newest(store) == before
+
+        yield read
 
 
 @dataclass(frozen=True)
@@ -768,6 +827,20 @@ FORMATS: Mapping[str, Format] = {
     "contents": Format(samples=_pack_samples, reader=_read_packs),
     "document": Format(
         samples=_document_samples, reader=_send_documents, is_json=True, takes_samples=False
+    ),
+    "view": Format(samples=_view_samples, reader=_commit_views, is_json=True, takes_samples=False),
+    "settings": Format(
+        samples=lambda: files.SETTINGS, reader=files.read_settings, words=files.SETTINGS_WORDS
+    ),
+    "marker": Format(samples=files.marker_samples, reader=files.read_markers, is_json=True),
+    "tree": Format(samples=files.tree_samples, reader=files.read_trees, is_json=True),
+    "backup": Format(samples=files.backup_samples, reader=files.read_backups, is_json=True),
+    "warm_spark": Format(samples=files.warm_samples, reader=files.read_warm_records, is_json=True),
+    "task_input": Format(
+        samples=lambda: files.TASK_INPUTS, reader=files.read_task_inputs, is_json=True
+    ),
+    "token_form": Format(
+        samples=lambda: files.FORMS, reader=files.read_forms, words=files.FORM_WORDS
     ),
 }
 

@@ -9,14 +9,14 @@ import pytest
 import typer
 
 from headgate import errors
-from headgate.cli.exit_codes import (
+from headgate.cli.main import (
     EXIT_CODES,
     exit_code,
+    is_shown,
     report_defect,
     report_error,
     report_usage_error,
 )
-from headgate.cli.main import is_shown
 from headgate.errors import HeadgateError
 
 FAMILIES = {

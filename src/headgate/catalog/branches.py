@@ -4,7 +4,6 @@ Each verb that changes a view or the set of branches reads, decides and publishe
 See ADR 0013.
 """
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -13,7 +12,7 @@ from sqlalchemy import Connection, RowMapping, Select, delete, exists, insert, s
 
 from headgate import errors
 from headgate.catalog import records, schema
-from headgate.catalog.database import Database, as_unit_of_work, backoff_seconds, now
+from headgate.catalog.database import Database, as_unit_of_work, now, repeat_overtaken
 from headgate.catalog.publish import publish, publish_prepared
 from headgate.catalog.records import check_committed
 from headgate.catalog.resolve import check_exists, find_tagged
@@ -22,9 +21,6 @@ from headgate.model import changes, nouns
 from headgate.model.access import ALL, Protections, check_patterns
 from headgate.model.ids import BranchId
 from headgate.model.names import check_branch_name
-
-# Tries to create a child branch while its parent moves.
-_TRIES = 20
 
 
 def create_branch(
@@ -51,15 +47,8 @@ def create_branch(
             caller=caller, kind=nouns.PublicationKind.CREATE, changes=(change,), operation=operation
         )
 
-    for failures in range(_TRIES):
-        try:
-            publish_prepared(database, request)
-            break
-        except errors.ViewConflict:
-            # The parent moved between read and lock: the child starts at the new position.
-            if failures == _TRIES - 1:
-                raise
-            time.sleep(backoff_seconds(failures))
+    # Where the parent moved between read and lock, the child starts at the new position.
+    repeat_overtaken(lambda: publish_prepared(database, request))
     return database.read(lambda connection: records.load_branch(connection, dataset, name))
 
 

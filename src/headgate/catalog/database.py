@@ -33,7 +33,7 @@ from sqlalchemy.pool import QueuePool
 from headgate import errors
 from headgate.model.access import ReadPolicy
 from headgate.model.failpoints import Failpoint, reach
-from headgate.model.ids import Instant, OperationId, PublicationNumber
+from headgate.model.ids import Instant
 from headgate.model.names import invalid_text
 from headgate.storage.local import create_private
 
@@ -321,8 +321,8 @@ _MOST_CONNECTIONS = 32
 _RESERVED_CONNECTIONS = 8
 # True for operations that other writers wait for: they use connections of their own.
 RESERVED: ContextVar[bool] = ContextVar("RESERVED", default=False)
-# Key of the publications of a unit of work, in the information of its connection.
-PUBLISHED = "published"
+# Key of what a unit of work has published or staged, in the information of its connection.
+_WRITTEN = "written"
 NOW = {
     # SQLite uses the machine's clock, in milliseconds; 'now' has one value per statement.
     "sqlite": text(
@@ -356,8 +356,8 @@ class Database:
         self.where = self.url.render_as_string(hide_password=True)
         # Called after every unit of work with `writing`, its duration in seconds, and its error.
         self.observe: Callable[[bool, float, errors.HeadgateError | None], None] | None = None
-        # Called after every unit of work that published, with its newest publication.
-        self.on_publication: Callable[[PublicationNumber, OperationId], None] | None = None
+        # Called after every unit of work that published or staged, with the last time and id of it.
+        self.on_written: Callable[[Instant, str], None] | None = None
         # The schema that this release writes; every write transaction checks it. None: unchecked.
         self.schema_version: int | None = None
         # Limits what units of work read; see `limited_to`.
@@ -387,16 +387,16 @@ class Database:
 
     def write(self, work: Callable[[Connection], T]) -> T:
         """Run work in one SQL transaction: all of it is committed, or nothing."""
-        published: list[tuple[PublicationNumber, OperationId]] = []
+        written: list[tuple[Instant, str]] = []
 
         def noted(connection: Connection) -> T:
-            published.clear()
-            connection.info[PUBLISHED] = published
+            written.clear()
+            connection.info[_WRITTEN] = written
             return work(connection)
 
         result = self._run(noted, writing=True)
-        if published and self.on_publication is not None:
-            self.on_publication(*published[-1])
+        if written and self.on_written is not None:
+            self.on_written(*written[-1])
         return result
 
     def limited_to(self, policy: ReadPolicy) -> Self:
@@ -748,6 +748,11 @@ _REMEDIES = {
 }
 
 
+def note_written(connection: Connection, at: Instant, id: str) -> None:
+    """Note what a unit of work has published or staged, for a trace in the warehouse."""
+    connection.info.get(_WRITTEN, []).append((at, id))
+
+
 def now(connection: Connection) -> Instant:
     """Return the time of the database's clock, the only one for leases and publications."""
     return Instant(int(connection.execute(NOW[connection.dialect.name]).scalar_one()))
@@ -799,3 +804,13 @@ def backoff_seconds(failures: int) -> float:
     """Return a random wait, longer after each loss, so that writers do not collide again."""
     longest: float = min(_LONGEST_SECONDS, _FIRST_SECONDS * 2**failures)
     return random.uniform(0.2, 1) * longest
+
+
+def repeat_overtaken(work: Callable[[], T], tries: int = 20) -> T:
+    """Return the result of `work`; repeat it after a pause where another writer was first."""
+    for losses in range(tries - 1):
+        try:
+            return work()
+        except errors.ViewConflict:
+            time.sleep(backoff_seconds(losses))
+    return work()

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, RowMapping, delete, insert, select, text, update
 
 from headgate.catalog import records
-from headgate.catalog.database import as_unit_of_work, now
+from headgate.catalog.database import as_unit_of_work, note_written, now
 from headgate.catalog.schema import datasets, jobspec_outputs, jobspecs
 from headgate.errors import Conflict
 from headgate.model.access import ReadPolicy
@@ -68,6 +68,7 @@ def publish_jobspecs(
     for spec in specs:
         id = mint_jobspec()
         rows.append({"id": id, "removed": 0, "body": records.dump(dict(spec)), **common})
+        note_written(connection, moment, id)
         pointers |= {str(name): id for name in spec["outputs"]}
     for name in sorted(gone):
         id = mint_jobspec()

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, bindparam, delete, insert, select, union, upd
 
 from headgate import errors
 from headgate.catalog import records
-from headgate.catalog.database import PUBLISHED, Database, now, pipelined
+from headgate.catalog.database import Database, note_written, now, pipelined
 from headgate.catalog.effects import LockedState, check_condemned, check_read, record_effects
 from headgate.catalog.operations import claim_operation, find_receipt, record_outcome
 from headgate.catalog.schema import (
@@ -369,7 +369,7 @@ def publish_in(
         _write_effects(connection, state, number, at)
         write_publication(connection, state, operation, number, at)
         receipt = _outcome(connection, state, operation, publication=number, at=at)
-    connection.info.get(PUBLISHED, []).append((number, operation))
+    note_written(connection, at, operation)
     reach(Failpoint.PUBLISH_APPLIED)
     return receipt
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, bindparam, case, delete, insert, literal, sel
 
 from headgate import errors
 from headgate.catalog import records, schema
-from headgate.catalog.database import as_unit_of_work, insert_into, now
+from headgate.catalog.database import as_unit_of_work, insert_into, note_written, now
 from headgate.catalog.effects import already_open
 from headgate.model import changes, nouns
 from headgate.model.access import Protections
@@ -263,6 +263,7 @@ def stage_in(
     if changed.rowcount != 1:
         raise _refusal(found, expected, attempt)
     _use_objects(connection, transaction, objects)
+    note_written(connection, moment, version.id)
     reach(Failpoint.STAGE_APPLIED)
     return found
 

@@ -6,8 +6,9 @@ cleanup that deletes first replaces the incarnation, in the marker and in the ca
 catalog knows only the incarnation of the time when it was copied, so of two copies only one can
 clean up after that.
 
-Publications leave their number and operation in the warehouse, under a name that a copy from before
-them does not know. A catalog deletes nothing while there is such a trace of another one (ADR 0060).
+Publications, staged versions and JobSpecs leave their time and id in the warehouse, under a name
+that a copy from before them does not know. A catalog deletes nothing while there is such a trace of
+another one (ADR 0060).
 
 Markers are numbered objects. The newest counts, and creating the next number is a compare-and-swap
 on any store.
@@ -23,13 +24,13 @@ from functools import partial
 from itertools import chain, islice
 
 import orjson
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, func, insert, or_, select
 
 from headgate import errors
 from headgate.catalog.database import Database, as_unit_of_work
 from headgate.catalog.records import lock_counter
-from headgate.catalog.schema import log_counter, publications, store, versions
-from headgate.model.ids import OperationId, PublicationNumber
+from headgate.catalog.schema import jobspecs, log_counter, publications, store, versions
+from headgate.model.ids import Instant
 from headgate.model.object_store import ObjectStore
 
 # Keys below this directory are not data, and cleanup does not touch them.
@@ -99,7 +100,10 @@ def _keys(objects: ObjectStore, kind: str) -> list[str]:
 
 def _parse(content: bytes, where: str) -> Marker:
     try:
-        return Marker(**orjson.loads(content))
+        marker = Marker(**orjson.loads(content))
+        if [type(value) for value in vars(marker).values()] != [int, str, str, int]:
+            raise ValueError(marker)
+        return marker
     except (TypeError, ValueError) as error:
         reason = f"the marker of the warehouse is damaged: {error}"
         raise errors.FileDamaged(where=where, reason=reason) from error
@@ -122,14 +126,22 @@ def has_content(objects: ObjectStore) -> bool:
     return bool(list(islice(chain.from_iterable(map(objects.list, _CONTENT)), 1)))
 
 
-# --- traces of publications -----------------------------------------------------------------
+# --- traces of writes -----------------------------------------------------------------------
+
+# Time, id, and the column by which the newest is found, of rows that name stored objects. No row is
+# ever deleted: a catalog knows its own traces.
+_TRACED = (
+    (publications.c.at, publications.c.operation_id, publications.c.number),
+    (versions.c.created_at, versions.c.id, versions.c.id),
+    (jobspecs.c.published_at, jobspecs.c.id, jobspecs.c.id),
+)
 
 
 class Traces:
-    """Leaves a trace of the newest publication of this process, and removes the one before.
+    """Leaves a trace of the newest write of this process, and removes the one before.
 
     Cleanup sweeps only what it condemned a day before, so a trace may come seconds late: no writer
-    waits for it, and one of many publications is enough.
+    waits for it, and one of many writes is enough.
     """
 
     def __init__(self, objects: Callable[[], ObjectStore | None]) -> None:
@@ -139,10 +151,10 @@ class Traces:
         self._timer: threading.Timer | None = None
         self._lock = threading.Lock()
 
-    def note(self, number: PublicationNumber, operation: OperationId) -> None:
-        """Leave a trace of this publication soon."""
+    def note(self, at: Instant, id: str) -> None:
+        """Leave a trace of this write soon."""
         with self._lock:
-            self._newest = max(self._newest, _trace(number, operation))
+            self._newest = max(self._newest, _trace(at, id))
             if self._timer is None:
                 self._timer = threading.Timer(_TRACE_SECONDS, self.leave)
                 self._timer.daemon = True
@@ -164,28 +176,33 @@ class Traces:
             objects.delete([older] if older else [])
 
 
-def _trace(number: int, operation: str) -> str:
-    return f"{_TRACE}{number:012d}-{operation}"
+def _trace(at: int, id: str) -> str:
+    return f"{_TRACE}{at:016d}-{id}"
 
 
-def _known_traces(connection: Connection, traces: list[str]) -> list[str]:
-    """Return those of the traces that publications of this catalog have left, and its newest."""
-    number = publications.c.number
-    numbers = [int(key.removeprefix(_TRACE).partition("-")[0]) for key in traces]
-    query = select(number, publications.c.operation_id).where(
-        number.in_([*numbers, last_publication(connection)])
-    )
-    return sorted(_trace(*row) for row in connection.execute(query))
+def _id_of(trace: str) -> str:
+    return trace.removeprefix(_TRACE).partition("-")[2]
+
+
+def _known_traces(connection: Connection, traces: list[str]) -> dict[str, str]:
+    """Return the traces, by id, of the traced writes of this catalog and of its newest."""
+    known: dict[str, str] = {}
+    for at, id, order in _TRACED:
+        newest = select(func.max(order)).scalar_subquery()
+        wanted = or_(id.in_([_id_of(key) for key in traces]), order == newest)
+        rows = connection.execute(select(at, id).where(wanted))
+        known |= {row[1]: _trace(*row) for row in rows}
+    return known
 
 
 def _tidy_traces(database: Database, objects: ObjectStore) -> None:
-    """Leave the trace of the newest publication, and remove the earlier ones of this catalog."""
+    """Leave the trace of the newest write, and remove the earlier ones of this catalog."""
     traces = _keys(objects, _TRACE)
     known = database.read(lambda c: _known_traces(c, traces))
-    for newest in known[-1:]:
-        if newest not in traces:
-            objects.put(newest, b"")
-    objects.delete(key for key in known[:-1] if key in traces)
+    newest = max(known.values(), default="")
+    if newest and newest not in traces:
+        objects.put(newest, b"")
+    objects.delete(key for key in traces if key != newest and _id_of(key) in known)
 
 
 # --- identity of the catalog ----------------------------------------------------------------
@@ -372,10 +389,10 @@ def _load_own(connection: Connection, objects: ObjectStore) -> Marker | None:
         )
     elif marker.incarnation not in identity.incarnations:
         reason = "another copy of this catalog has cleaned up since this one was copied or restored"
-    elif unknown := set(traces) - set(_known_traces(connection, traces)):
+    elif unknown := {_id_of(key) for key in traces} - _known_traces(connection, traces).keys():
         reason = (
-            "another copy of this catalog has published since this one was copied or restored "
-            f"({max(unknown)})"
+            "another copy of this catalog has published or staged since this one was copied or "
+            f"restored ({max(unknown)})"
         )
     else:
         return marker

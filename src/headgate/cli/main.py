@@ -1,4 +1,4 @@
-"""The `headgate` command: the table of commands, and the entry point.
+"""The `headgate` command: the table of commands, the entry point, and the exit codes of errors.
 
 A command's module is imported only when that command runs, so that `headgate --help` stays fast.
 """
@@ -7,17 +7,19 @@ import difflib
 import gc
 import io
 import itertools
+import json
 import logging
 import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from headgate.cli.exit_codes import report_error, report_unexpected, report_usage_error
+from headgate import errors
 from headgate.errors import HeadgateError
 
 # name → (module:Typer application, one line for --help), in the order of first use.
@@ -196,3 +198,73 @@ def _invoke(words: Sequence[str]) -> int:
     except typer.Exit as ended:
         return ended.exit_code
     return 0
+
+
+# --- errors on stderr, or as JSON on stdout ---------------------------------------------------
+
+EXIT_CODES: dict[type[HeadgateError], int] = {
+    errors.WorkFailed: 1,
+    errors.Invalid: 2,
+    errors.NotFound: 3,
+    errors.Conflict: 4,
+    errors.Exists: 4,
+    errors.Denied: 5,
+    errors.Unavailable: 6,
+}
+
+
+def exit_code(error: HeadgateError) -> int:
+    """Return the exit code of an error's family."""
+    return next((code for family, code in EXIT_CODES.items() if isinstance(error, family)), 1)
+
+
+def report_error(error: HeadgateError, *, as_json: bool) -> int:
+    """Write an error to stderr, or as one JSON document to stdout; return the exit code."""
+    if as_json:
+        _write(error.to_json())
+    else:
+        sys.stderr.write(f"headgate: {error.message}\n")
+    return exit_code(error)
+
+
+def report_unexpected(error: Exception, *, as_json: bool) -> int:
+    """Write an exception that no command handles: a failure of the machine, or a defect."""
+    found = errors.find_known_error(error)
+    if found is None:
+        return report_defect(error, as_json=as_json)
+    return report_error(found, as_json=as_json)
+
+
+def report_usage_error(error: typer.TyperException, *, as_json: bool) -> int:
+    """Write a command-line syntax error, with the usage unless as JSON; return the exit code."""
+    if as_json:
+        _write({"error": error.format_message(), "code": "usage"})
+    elif show := getattr(error, "show", None):
+        show()
+    else:
+        sys.stderr.write(f"headgate: {error.format_message()}\n")
+    return error.exit_code
+
+
+def report_defect(error: Exception, *, as_json: bool) -> int:
+    """Write an unexpected exception with its traceback, which a bug report needs."""
+    traceback.print_exception(error)
+    if as_json:
+        text = f"this is a defect of Headgate: {type(error).__name__}: {error}"
+        _write({"error": text, "code": "defect"})
+    else:
+        sys.stderr.write("headgate: this is a defect of Headgate; report it with the traceback\n")
+    return 1
+
+
+def _write(document: Mapping[str, Any]) -> None:
+    # Not orjson: a name that is not valid Unicode must not make its own error unprintable.
+    text = json.dumps(document, default=str) + "\n"
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError:
+        # The disk of the output is full, which may be the very error.
+        sys.stderr.write(text)

@@ -15,8 +15,8 @@ from rich.status import Status as Spinner
 
 from headgate import connection
 from headgate.cli import output
-from headgate.cli.exit_codes import EXIT_CODES
 from headgate.cli.format import size_text
+from headgate.cli.main import EXIT_CODES
 from headgate.conductor import Comparison, DefinitionState, compare, connect
 from headgate.errors import Invalid, NotFound, TaskFailed
 from headgate.settings import load_settings

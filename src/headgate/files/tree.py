@@ -115,11 +115,19 @@ def encode_leaf(entries: Sequence[Entry]) -> tuple[LeafRef, bytes]:
 
 
 def decode_leaf(data: bytes) -> list[Entry]:
-    rows: list[Any] = orjson.loads(data)
+    rows = _checked_rows(orjson.loads(data), (str, int, int, str))
     return [
         Entry(path=path, mode=_MODES[mode], size=size, digest=digest)
         for path, mode, size, digest in rows
     ]
+
+
+def _checked_rows(rows: Any, types: tuple[type, ...]) -> list[Any]:
+    """Return the rows of an object that a client may have sent; raise unless all have the types."""
+    for row in rows:
+        if tuple(map(type, row)) != types:
+            raise ValueError(f"it has {row!r:.200}")
+    return list(rows)
 
 
 def encode_index(leaves: Sequence[LeafRef]) -> bytes:
@@ -133,7 +141,7 @@ def decode_index(data: bytes) -> Index:
         raise ValueError(f"tree format {document['tree']} is not known")
     return Index(
         LeafRef(last_path=path, digest=digest, entry_count=count, total_bytes=size)
-        for path, digest, count, size in document["leaves"]
+        for path, digest, count, size in _checked_rows(document["leaves"], (str, str, int, int))
     )
 
 

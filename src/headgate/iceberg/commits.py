@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from headgate import errors
-from headgate.catalog.database import backoff_seconds
+from headgate.catalog.database import repeat_overtaken
 from headgate.iceberg.service import (
     NO_CONTENT,
     OVERLAY,
@@ -128,15 +127,9 @@ def _apply(
     if rebase is None:
         raise first
     with service.appends.slot((request.context, *(commit.name for commit in commits))):
-        for losses in range(_TRIES):
-            try:
-                return _apply_once(service, request, commits, rebase)
-            except errors.ViewConflict:
-                # Another process appended first, or the branch has an OPEN transaction.
-                if losses + 1 == _TRIES:
-                    raise
-                time.sleep(backoff_seconds(losses))
-    raise AssertionError("unreachable")
+        # Writers of one process take turns, so only those of other processes are in the way, and
+        # an OPEN transaction of the branch.
+        return repeat_overtaken(lambda: _apply_once(service, request, commits, rebase))
 
 
 def _apply_once(
@@ -252,9 +245,6 @@ def _change(
 # Two appends never contradict each other, so the later one is moved onto the version that the
 # earlier one made, instead of a conflict that its client would have to repeat. See
 # docs/adr/0059-appends-are-rebased.md.
-
-# Writers of one process take turns, so only those of other processes are in the way.
-_TRIES = 20
 
 
 @dataclass(frozen=True, kw_only=True)

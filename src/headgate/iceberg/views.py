@@ -1,10 +1,9 @@
 """Handlers for views: documents with a query in each engine's dialect, versioned like tables."""
 
-import time
 from collections.abc import Sequence
 
 from headgate import errors
-from headgate.catalog.database import backoff_seconds
+from headgate.catalog.database import repeat_overtaken
 from headgate.iceberg.service import (
     Reply,
     Request,
@@ -68,14 +67,9 @@ def _create(service: Service, request: Request, name: DatasetName) -> Reply:
 def replace_view(service: Service, request: Request) -> Reply:
     """Apply updates to a view, such as another version of its query."""
     tries = _TRIES if isinstance(request.context, BranchContext) else 1
-    for losses in range(tries):
-        try:
-            return _reply(read_applied(service, _replace(service, request)))
-        except errors.ViewConflict:
-            if losses + 1 == tries:
-                raise
-            time.sleep(backoff_seconds(losses))
-    raise AssertionError("unreachable")
+    return repeat_overtaken(
+        lambda: _reply(read_applied(service, _replace(service, request))), tries
+    )
 
 
 def _replace(service: Service, request: Request) -> ServedTable:

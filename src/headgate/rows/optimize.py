@@ -296,6 +296,7 @@ def _publish(
 Session = Callable[[str], Any]
 
 _LEASE_SECONDS = 900
+_TARGET_BYTES = 512 * 1024 * 1024
 
 
 def spark_rewrite(request: Request, session: Session) -> Rewrite:
@@ -315,15 +316,30 @@ def spark_rewrite(request: Request, session: Session) -> Rewrite:
 
 
 def _compact(session: Any, plan: RewritePlan) -> None:
-    from headgate.spark.maintenance import compact  # noqa: PLC0415  (slow: Spark)
+    """Rewrite files in the working version by Iceberg's own action; rows do not change.
+
+    Small files are rewritten, and all others as well if the partitioning has changed.
+    """
+    from headgate.spark.session import CATALOG  # noqa: PLC0415  (slow: Spark)
+    from headgate.spark.sql import quote, quote_text, run_sql  # noqa: PLC0415  (slow: Spark)
 
     held = {file.task.file.spec_id for group in plan.groups for file in group}
-    compact(
+    options = {
+        "target-file-size-bytes": str(_TARGET_BYTES),
+        "min-file-size-bytes": str(SMALL_BYTES),
+        "min-input-files": "2",
+        "delete-file-threshold": "1",
+        "rewrite-all": str(held != {int(plan.metadata["default-spec-id"])}).lower(),
+    }
+    listed = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
+    name = plan.on_branch.dataset.name
+    table = ".".join(map(quote, (*name.namespace, name.name)))
+    columns = ", ".join(f"{quote(c)} ASC" for c in constraints.constraints_of(plan.metadata).key)
+    order = f"strategy => 'sort', sort_order => {quote_text(columns)}, " if columns else ""
+    run_sql(
         session,
-        plan.on_branch.dataset.name,
-        sort=constraints.constraints_of(plan.metadata).key,
-        small_bytes=SMALL_BYTES,
-        everything=held != {int(plan.metadata["default-spec-id"])},
+        f"CALL {CATALOG}.system.rewrite_data_files(table => {quote_text(table)}, {order}"
+        f"options => map({listed}))",
     )
 
 

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
@@ -68,7 +69,8 @@ def fingerprint(settings: Settings) -> str:
     """Return a digest of all that decides how a JVM for these settings behaves."""
     read = {k: v for k, v in settings.environ.items() if k.startswith(_READ_VARIABLES)}
     jars = coordinates_for(settings.warehouse)
-    parts = (sys.executable, str(spark_home()), jars, asdict(settings.spark), read)
+    release = version("headgate")
+    parts = (release, sys.executable, str(spark_home()), jars, asdict(settings.spark), read)
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -240,7 +242,7 @@ def _spawn(settings: Settings, directory: Path, idle_seconds: int) -> None:
             if keeper.poll() is not None:
                 raise startup_failed("its JVM", log)
             time.sleep(0.05)
-        # It outlives this process: nobody waits for its end.
+        # This process does not wait for its end.
         keeper.returncode = 0
     except KeyboardInterrupt:
         keeper.terminate()

@@ -356,7 +356,7 @@ class Store(StoreQueries, AdminVerbs):
         self.database = self.full_database = Database(
             settings.catalog, primary=settings.builds.branch
         )
-        self.database.on_publication = lambda *newest: self._traces.note(*newest)
+        self.database.on_written = lambda *newest: self._traces.note(*newest)
         ensure_schema(self.database)
         if recover_first:
             self._recover_if_writable()

@@ -5,7 +5,8 @@ lists the datasets that refer to it: without the list, a delete would have to re
 constraints of every table of the branch. See ADR 0029.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -21,6 +22,20 @@ ENFORCE_PROPERTY = "headgate.enforce"
 RULE_PROPERTIES = frozenset({PROPERTY, REFERRING_PROPERTY, ENFORCE_PROPERTY})
 
 
+@contextmanager
+def _reading(property: str) -> Iterator[None]:
+    """Raise `Invalid` if the property is malformed: clients may set any property of a table."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Invalid(
+            f"the table property {property} is malformed ({error!r:.200}): only Headgate writes "
+            "it. Remove it, and declare the constraints with `headgate schema apply`.",
+            property=property,
+        ) from error
+
+
+@_reading(PROPERTY)
 def constraints_of(metadata: Metadata) -> Constraints:
     """Return the constraints of a version; its key is the schema's identifier columns."""
     schema = current_schema(metadata) or {"fields": []}
@@ -38,14 +53,14 @@ def constraints_of(metadata: Metadata) -> Constraints:
         references=tuple(
             Reference(
                 column=names[item["column"]],
-                dataset=item["dataset"],
+                dataset=str(item["dataset"]),
                 on_delete=OnDelete(item["on_delete"]),
             )
             for item in stored.get("references", [])
             if item["column"] in names
         ),
         cardinality=tuple(
-            Cardinality(per=names[item["per"]], max=item["max"])
+            Cardinality(per=names[item["per"]], max=int(item["max"]))
             for item in stored.get("cardinality", [])
             if item["per"] in names
         ),
@@ -85,10 +100,11 @@ def constraints_property(schema: Json, constraints: Constraints) -> str:
     return orjson.dumps(kept, option=orjson.OPT_SORT_KEYS).decode()
 
 
+@_reading(REFERRING_PROPERTY)
 def referring_datasets(metadata: Metadata) -> list[str]:
     """Return the names of datasets with a reference to this table."""
     text = (metadata.get("properties") or {}).get(REFERRING_PROPERTY)
-    return sorted(orjson.loads(text)) if text else []
+    return sorted(map(str, orjson.loads(text))) if text else []
 
 
 def is_ruled(metadata: Metadata) -> bool:
@@ -102,6 +118,8 @@ def enforcement_of(metadata: Metadata) -> Enforce:
     The default is `reject` where a schema file declared them. A key that an engine declared does
     not bind: to Iceberg, identifier fields are a hint.
     """
+    # A commit that makes them malformed is rejected: the next writer could not read them.
+    constraints_of(metadata), referring_datasets(metadata)
     properties = metadata.get("properties") or {}
     if ENFORCE_PROPERTY not in properties:
         return Enforce.REJECT if PROPERTY in properties else Enforce.OFF

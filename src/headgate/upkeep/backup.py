@@ -32,7 +32,7 @@ from headgate.files.tree_store import FileTrees
 from headgate.model.object_store import ObjectInfo, ObjectStore
 from headgate.settings import Settings
 from headgate.storage.address import key_below, open_store
-from headgate.storage.local import CHUNK_BYTES, LocalStore, storage_errors
+from headgate.storage.local import CHUNK_BYTES, LocalStore, check_key, storage_errors
 from headgate.upkeep import doctor, reachability
 from headgate.upkeep.doctor import DoctorReport, make_check
 from headgate.upkeep.reachability import Kind, Needed
@@ -383,8 +383,11 @@ def read_manifest(directory: Path) -> Manifest:
     try:
         with storage_errors(path):
             found = orjson.loads(path.read_bytes())
-        objects = {key: (size, digest) for key, (size, digest) in found["objects"].items()}
-        return Manifest(**{**found, "objects": objects, "catalog": tuple(found["catalog"])})
+        name, size, digest = found["catalog"]
+        objects = {str(k): (int(size), str(d)) for k, (size, d) in found["objects"].items()}
+        missing = {str(k): str(what) for k, what in found.get("missing", {}).items()}
+        parts = {"catalog": (check_key(name), int(size), str(digest)), "objects": objects}
+        return Manifest(**{**found, **parts, "missing": missing})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise errors.FileDamaged(
             where=str(path), reason=f"it is not a manifest: {error}"
