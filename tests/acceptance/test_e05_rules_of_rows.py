@@ -277,7 +277,7 @@ def flag_twice_ana(graph: Served, branch: str = "master") -> None:
 
 
 def is_flagged(graph: Served, name: str = PERSON, branch: str = "master") -> bool:
-    """Whether the newest transaction names the two rows 'ana', and `doctor` reports them."""
+    """Return whether the newest transaction and `doctor` report the two rows 'ana'."""
     fact = graph.history(name, branch)[-1].provenance.get(RULES_FACT) or {"state": "none"}
     texts = [one["text"] for one in fact.get("violations", [])]
     flagged = bool(fact["state"] == "flagged")

@@ -21,7 +21,7 @@ FORK = ("master", "develop<master", "feature<master")
 
 
 def _dataset(store: Store, name: str, *branches: str) -> None:
-    handle = store.dataset(name).create(kind="files", branch="seed")
+    handle = store.dataset(name).create(kind="files", branch="seed", create=True)
     for text in branches:
         child, _, parent = text.partition("<")
         branch = handle.branch(child).create(parent=parent or None)

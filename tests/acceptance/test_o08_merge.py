@@ -178,6 +178,94 @@ def test_o08_second_merge_starts_where_the_first_ended(
         assert _ages(store, "feature") == _ages(store)
 
 
+def _merge_crosswise(store: Store, dataset: str, ours: str, theirs: str) -> None:
+    """Merge two branches into each other as they were before: both states are newest bases."""
+    master, feature = (store.dataset(dataset).branch(name) for name in ("master", "feature"))
+    feature.create(parent="master")
+    store.mutate("master", ours)
+    first = master.load().view
+    assert first is not None
+    store.mutate("feature", theirs)
+    store.merge("feature", into="master", datasets=[dataset])
+    store.merge(first, into="feature")
+
+
+@pytest.mark.parametrize("changed", ["feature", "master"])
+def test_o08_row_at_which_merge_bases_differ_is_a_conflict_until_the_sides_agree(
+    made_catalog_url: str, tmp_path: Path, changed: str
+) -> None:
+    with graph_store(made_catalog_url, tmp_path, "a", "b", "k") as store:
+        _merge_crosswise(store, PERSON, _set(2), insert_people("f"))
+        assert _ages(store) == _ages(store, "feature") == {"a": 7, "b": 7, "f": 7, "k": 2}
+        # One base has the value that this side gives the row again, the other base has 2.
+        store.mutate(changed, _set(7))
+        store.mutate("feature", "delete from graph.person where id = 'a'")
+        store.mutate("master", "update graph.person set age = 8 where id = 'b'")
+        before = rows_of(store, PERSON)
+        with pytest.raises(MergeConflict, match="id = 'k': both sides changed it") as caught:
+            store.merge("feature", into="master")
+        [conflict] = caught.value.facts["conflicts"]
+        assert (conflict["kind"], conflict["key"]) == ("update_update", {"id": "k"})
+        assert {conflict["source"]["age"], conflict["target"]["age"]} == {2, 7}
+        assert rows_of(store, PERSON) == before
+        other = "master" if changed == "feature" else "feature"
+        store.mutate(other, _set(7))
+        store.merge("feature", into="master")
+        assert _ages(store) == {"b": 8, "f": 7, "k": 7}
+        assert_rows_sound(store)
+
+
+def test_o08_row_that_one_merge_base_lacks_is_not_deleted_silently(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    with graph_store(made_catalog_url, tmp_path, "a") as store:
+        _merge_crosswise(store, PERSON, insert_people("m"), insert_people("f"))
+        for id in ("m", "f"):
+            store.mutate("feature", f"delete from graph.person where id = '{id}'")
+            with pytest.raises(MergeConflict, match=f"id = '{id}': one side deleted it"):
+                store.merge("feature", into="master")
+            store.mutate("master", f"delete from graph.person where id = '{id}'")
+        store.mutate("feature", insert_people("n"))
+        store.merge("feature", into="master")
+        assert ids_of(store, PERSON) == ["a", "n"]
+
+
+def test_o08_schema_in_which_merge_bases_differ_is_a_conflict_unless_the_sides_agree(
+    made_sqlite_url: str, tmp_path: Path
+) -> None:
+    with graph_store(made_sqlite_url, tmp_path, "a") as store:
+        _fork(store, PERSON)
+        mail = GRAPH.replace('name = "string"', 'name = "string", mail = "string"')
+        apply_text(store, mail)
+        first = store.dataset(PERSON).branch("master").load().view
+        assert first is not None
+        store.mutate("feature", insert_people("f"))
+        store.merge("feature", into="master", datasets=[PERSON])
+        store.merge(first, into="feature")
+        store.mutate("feature", "update graph.person set mail = 'm' where id = 'a'")
+        more = mail.replace("mail =", 'tel = "string", mail =')
+        apply_text(store, more)
+        with pytest.raises(MergeConflict, match="both sides merged each other, from states"):
+            store.merge("feature", into="master", datasets=[PERSON])
+        store.rows.apply_schema_text(more, file="s", branch="feature>master")
+        store.merge("feature", into="master", datasets=[PERSON])
+        assert {row["id"]: row["mail"] for row in rows_of(store, PERSON)} == {"a": "m", "f": None}
+
+
+def test_o08_rows_without_a_key_are_not_doubled_by_merges_crosswise(
+    made_sqlite_url: str, tmp_path: Path
+) -> None:
+    with graph_store(made_sqlite_url, tmp_path) as store:
+        apply_text(store, _LOG)
+        insert = "insert into shop.log values ({})"
+        _merge_crosswise(store, "shop.log", insert.format(1), insert.format(2))
+        store.mutate("feature", insert.format(3))
+        store.mutate("master", insert.format(4))
+        with pytest.raises(MergeConflict, match="no key"):
+            store.merge("feature", into="master")
+        assert sorted(row["a"] for row in rows_of(store, "shop.log")) == [1, 2, 4]
+
+
 _LOG = '[dataset."shop.log"]\ncolumns = {a = "int"}\n'
 
 

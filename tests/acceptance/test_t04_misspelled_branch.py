@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,22 @@ from headgate.catalog.schema import (
     transactions,
     units,
 )
+from headgate.client.store import RemoteStore
 from headgate.connection import open as open_store
-from headgate.errors import BranchNotFound, BranchNowhere, DatasetNotFound, NotFound
+from headgate.errors import (
+    BranchNotFound,
+    BranchNowhere,
+    DatasetNotFound,
+    NotFound,
+    ObjectNotFound,
+)
 from headgate.model.access import Grant, Role
 from headgate.server.web.branches_page import branches_page
 from headgate.server.web.dataset_page import dataset_page
 from headgate.server.web.host import make_safely
 from headgate.server.web.lineage_page import lineage_page
 from headgate.server.web.review_page import review_page
+from headgate.settings import with_server
 from headgate.store.embedded import Store
 from tests.support.api import Api, served_to_the_command_line
 from tests.support.cli import Cli, new_store_cli, put
@@ -114,6 +123,10 @@ _COMMANDS = [
     ("status nightly -b mastr", "master"),
     ("dataset create t.x -b mastr", "master"),
     ("dataset register t.x --metadata-location file:///none -b mastr", "master"),
+    ("log -b mastr", "master"),
+    ("log -b mastr --actor ana --kind commit --dataset raw.scans", "master"),
+    ("log -b mastr --events", "master"),
+    ("log -b mastr --actor headgate:recovery", "master"),
 ]
 _SQL = {"sql": "create table t.b (id bigint)", "mutate": "insert into t.a (id) values (1)"}
 
@@ -176,6 +189,13 @@ def test_t04_every_verb_of_python_names_the_nearest_branch_and_creates_nothing(
             lambda: scans.branch("mastr").remove("a"),
             lambda: scans.show("mastr"),
             lambda: scans.shown(branch="mastr"),
+            lambda: store.dataset("raw.new").create("files", branch="mastr"),
+            lambda: store.dataset("raw.new").create(branch="mastr", idempotency_key="k"),
+            lambda: store.dataset("raw.new").register("/none", branch="mastr"),
+            lambda: store.publications(branch="mastr"),
+            lambda: store.publications(branch="mastr", actor="ana", before=9),
+            lambda: store.events(branch="mastr"),
+            lambda: store.jobspecs(branch="mastr"),
         ]
         for number, verb in enumerate(verbs):
             with pytest.raises(NotFound) as refused:
@@ -185,6 +205,28 @@ def test_t04_every_verb_of_python_names_the_nearest_branch_and_creates_nothing(
         with pytest.raises(DatasetNotFound, match=r"did you mean 'raw\.scans'\?"):
             store.dataset("raw.scnas").load()
         assert _rows(store) == before
+
+
+def test_t04_dataset_starts_on_a_new_branch_only_with_create(api: Api) -> None:
+    publish(api.store, "logic", files_spec("made.a"))
+    settings = with_server(api.store.settings, url=api.url, token=api.token("ana", Role.ADMIN))
+    with RemoteStore(settings) as client:
+        for number, store in enumerate((api.store, client)):
+            made = store.dataset(f"raw.scans{number}")
+            with pytest.raises(BranchNowhere, match=r"Create it with --create \(in Python"):
+                made.create("files", branch="logci")
+            with pytest.raises(BranchNowhere, match="did you mean 'logic'"):
+                made.register("/none", branch="logci")
+            # The primary branch, and one that JobSpecs alone are published under, exist.
+            assert not made.exists()
+            made.create("files", branch="logic")
+            store.dataset(f"raw.first{number}").create()
+            new = store.dataset(f"raw.new{number}")
+            for _ in range(2):
+                new.create(branch=f"new{number}", create=True, idempotency_key="k")
+            assert [branch.name for branch in new.branches()] == [f"new{number}"]
+            with pytest.raises(ObjectNotFound):
+                store.dataset("raw.theirs").register("/none.metadata.json", branch="x", create=True)
 
 
 def test_t04_iceberg_client_is_refused_an_unknown_warehouse(
@@ -232,6 +274,8 @@ def test_t04_http_and_pages_name_the_nearest_branch(api: Api) -> None:
         ("GET", "/diff?from=mastr&to=master", None),
         ("PUT", "/protected/mastr", None),
         ("DELETE", "/branches?name=mastr", None),
+        ("POST", "/datasets", {"dataset": "raw.new", "branch": "mastr"}),
+        ("POST", "/datasets/raw.new/register", {"metadata_location": "/n", "branch": "mastr"}),
     ]
     for method, path, body in asked:
         reply = api.admin.http.request(method, f"{api.url}/api/v1{path}", json=body)
@@ -246,6 +290,51 @@ def test_t04_http_and_pages_name_the_nearest_branch(api: Api) -> None:
             page = make_safely(dataset_page, shown)
             assert page.status == 404 and "did you mean" in text_of(page), (context, tab)
     assert _rows(store) == before
+
+
+# Every route that reads by the name of a branch, with its required parameters.
+_FILTERS = {
+    "/datasets/{dataset}/content": "/datasets/raw.scans/content?context={}",
+    "/diff": "/diff?branch={}",
+    "/events": "/events?kind=refused&branch={}",
+    "/files/{dataset}": "/files/raw.scans?branch={}",
+    "/files/{dataset}/{path}": "/files/raw.scans/a?branch={}",
+    "/history/{dataset}": "/history/raw.scans?branch={}",
+    "/jobspecs": "/jobspecs?dataset=made.a&branch={}",
+    "/log": "/log?actor=ana&dataset=raw.scans&kind=commit&branch={}",
+    "/status/{key}": "/status/nightly?branch={}",
+    "/tasks/workspaces/{dataset}": "/tasks/workspaces/raw.scans?ref=master&branch={}",
+}
+
+
+def test_t04_filters_are_those_of_the_api() -> None:
+    document = json.loads(Path("tests/goldens/openapi.json").read_text())
+    reads = {path: verbs["get"] for path, verbs in document["paths"].items() if "get" in verbs}
+    assert _FILTERS.keys() == {
+        path.removeprefix("/api/v1")
+        for path, route in reads.items()
+        for parameter in route.get("parameters", ())
+        if (parameter["in"], parameter["name"]) in {("query", "branch"), ("query", "context")}
+    }
+
+
+@pytest.mark.parametrize("path", _FILTERS.values(), ids=_FILTERS)
+def test_t04_filter_by_a_branch_that_never_was_names_the_nearest(api: Api, path: str) -> None:
+    scans = api.store.dataset("raw.scans").create(kind="files", branch="master")
+    publish(api.store, "master", files_spec("made.a"))
+    scans.branch("mastre").create("master").delete()
+    reply = api.admin.call("GET", path.format("mastr"))
+    assert (reply.status_code, "'master'" in reply.json()["error"]) == (404, True), reply.text
+
+
+def test_t04_log_and_events_of_a_deleted_branch_are_listed(api: Api) -> None:
+    scans = api.store.dataset("raw.scans").create(kind="files", branch="master")
+    scans.branch("old").create("master").transaction().abort()
+    scans.branch("old").delete()
+    kinds = [one["kind"] for one in api.admin.get("/log", branch="old")]
+    assert kinds == ["delete", "create"]
+    assert api.admin.get("/log", branch="old", actor="bo") == []
+    assert api.admin.get("/events", branch="old", kind="refused") == []
 
 
 def test_t04_limited_reader_is_not_told_of_a_hidden_branch(

@@ -30,7 +30,7 @@ def store(made_catalog_url: str, tmp_path: Path) -> Iterator[Store]:
             put(master, one="1")
             master.dataset.branch("feature").create(parent="master")
         put(made.dataset("a.x").branch("feature"), two="2")
-        made.dataset("a.z").create(kind="files", branch="feature")
+        made.dataset("a.z").create(kind="files", branch="feature", create=True)
         yield made
 
 

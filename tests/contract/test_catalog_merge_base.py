@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, event
 
-from headgate.catalog.merge_base import MERGED, find_merge_base
+from headgate.catalog.merge_base import MERGED, find_merge_bases
 from headgate.catalog.publish import publish
 from headgate.model.changes import AddTransaction, Caller, Provenance, PublishRequest
-from headgate.model.ids import TransactionId
-from headgate.model.nouns import PublicationKind, TransactionType
+from headgate.model.ids import TransactionId, mint_content, mint_version
+from headgate.model.nouns import PublicationKind, TransactionType, Version
 from headgate.store.datasets import BranchHandle
 from headgate.store.transactions import StoreBase
 from tests.support.stores import files_branch, load, new_store, put
@@ -42,18 +43,21 @@ def _fork(master: BranchHandle, name: str) -> BranchHandle:
     return branch
 
 
-def _add(branch: BranchHandle, merged: str | None = None) -> str:
-    """Add a transaction to a branch, as a merge of another one adds it."""
+def _add(branch: BranchHandle, merged: str | None = None, *, version: Version | None = None) -> str:
+    """Add a transaction to a branch, as a merge of another one adds it; with other content."""
     here = branch.load()
     facts = {MERGED: {"branch": "other", "transaction": merged}} if merged else {}
-    version = load(branch.store, _view(branch)).version
+    held = version or load(branch.store, _view(branch)).version
+    assert held is not None
+    content = version.content_id if version else mint_content()
+    made = replace(held, id=mint_version(), content_id=content)
     change = AddTransaction(
         branch=here.id,
         expected_head=here.head,
         expected_view=here.view,
         parent=here.view,
         type=TransactionType.UPDATE,
-        version=version,
+        version=made,
         provenance=Provenance(facts=facts),
     )
     caller = Caller(actor="ana")
@@ -62,12 +66,16 @@ def _add(branch: BranchHandle, merged: str | None = None) -> str:
     return _view(branch)
 
 
-def _base(store: StoreBase, one: str, other: str) -> str | None:
-    def find(connection: Connection) -> str | None:
-        found = find_merge_base(connection, load(store, one), load(store, other))
-        return found.id if found is not None else None
+def _bases(store: StoreBase, one: str, other: str) -> list[str]:
+    def find(connection: Connection) -> list[str]:
+        found = find_merge_bases(connection, load(store, one), load(store, other))
+        return [base.id for base in found]
 
     return store.database.read(find)
+
+
+def _base(store: StoreBase, one: str, other: str) -> str | None:
+    return next(iter(_bases(store, one, other)), None)
 
 
 def _statements(store: StoreBase, one: str, other: str) -> int:
@@ -80,7 +88,7 @@ def _statements(store: StoreBase, one: str, other: str) -> int:
     def find(connection: Connection) -> None:
         sides = load(store, one), load(store, other)
         event.listen(connection, "before_cursor_execute", count)
-        find_merge_base(connection, *sides)
+        find_merge_bases(connection, *sides)
         event.remove(connection, "before_cursor_execute", count)
 
     store.database.read(find)
@@ -125,6 +133,22 @@ def test_merge_base_of_what_came_by_a_third_branch_is_what_was_merged_there(
     _add(develop, both)
     _add(feature, both)
     assert _base(master.store, _add(feature), _add(develop)) == both
+
+
+def test_merge_bases_of_merges_crosswise_are_both_unless_they_have_one_content(
+    master: BranchHandle,
+) -> None:
+    feature = _fork(master, "feature")
+    ours, theirs = _add(master), _add(feature)
+    _add(master, theirs)
+    _add(feature, ours)
+    assert _bases(master.store, _add(feature), _add(master)) == [theirs, ours]
+    twin = _fork(master, "twin")
+    same = load(master.store, _view(master)).version
+    ours, theirs = _add(master, version=same), _add(twin, version=same)
+    _add(master, theirs)
+    _add(twin, ours)
+    assert _bases(master.store, _add(twin), _add(master)) == [theirs]
 
 
 def test_merge_base_after_a_reset_of_the_target_is_no_longer_what_was_merged(
@@ -196,4 +220,5 @@ def test_merge_base_of_random_histories_is_the_newest_that_both_contain(
         direct = newest & (_line(graph, one) | _line(graph, other))
         rank = {id: at for at, id in enumerate([*reversed(list(graph)), *order])}
         expected = max(direct or newest, key=rank.__getitem__)
-        assert _base(master.store, TransactionId(one), TransactionId(other)) == expected
+        found = _bases(master.store, TransactionId(one), TransactionId(other))
+        assert (found[0], set(found), len(found)) == (expected, newest, len(newest))

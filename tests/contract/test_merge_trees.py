@@ -122,6 +122,27 @@ def test_merge_of_trees_starts_where_the_last_one_ended(
         assert_store_sound(store)
 
 
+def test_merge_of_trees_at_a_path_where_merge_bases_differ_is_a_conflict(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    with new_store(made_catalog_url, tmp_path) as store:
+        master = _parted(store, {"a": "1", "b": "1"}, {"a": "1", "b": "2"}, {"a": "2", "b": "1"})
+        feature, first = store.dataset(DATASET).branch("feature"), master.load().view
+        assert first is not None
+        store.merge("feature", into="master")
+        store.merge(first, into="feature")
+        assert content(master) == content(feature) == {"a": "2", "b": "2"}
+        for path in ("a", "b"):
+            # One of the merge bases has this content, the other has "2".
+            put(feature, **{path: "1", "c": path})
+            with pytest.raises(MergeConflict, match=f"'{path}': both sides changed it"):
+                store.merge("feature", into="master")
+            put(master, **{path: "1"})
+        store.merge("feature", into="master")
+        assert content(master) == {"a": "1", "b": "1", "c": "b"}
+        assert_store_sound(store)
+
+
 def test_merge_that_only_points_to_a_tree_says_what_it_did(
     made_catalog_url: str, tmp_path: Path
 ) -> None:

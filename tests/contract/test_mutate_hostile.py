@@ -63,7 +63,7 @@ def test_mutate_of_an_unknown_table_names_the_nearest_whatever_its_letters(
     with graph_store(made_sqlite_url, tmp_path) as store:
         with pytest.raises(UnknownTable, match=f"Did you mean '{near}'"):
             store.mutate("master", f"delete from {name}")
-        store.dataset("shop.elsewhere").create(branch="other")
+        store.dataset("shop.elsewhere").create(branch="other", create=True)
         with pytest.raises(UnknownTable) as refused:
             store.mutate("other", f"delete from {near}")
         assert refused.value.facts["near"] == []

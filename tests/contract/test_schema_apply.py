@@ -109,7 +109,7 @@ def test_schema_apply_on_a_branch_that_lacks_the_table_makes_no_twin(
 ) -> None:
     with graph_store(made_catalog_url, tmp_path, "a") as store:
         # The branch exists, on another dataset.
-        store.dataset("raw.scans").create(kind="files", branch="feature")
+        store.dataset("raw.scans").create(kind="files", branch="feature", create=True)
         with pytest.raises(ImpossibleSchemaChange, match="feature>master"):
             apply_text(store, GRAPH, branch="feature")
         renamed = GRAPH.replace(
@@ -131,7 +131,7 @@ def test_schema_apply_of_a_table_that_every_branch_dropped_creates_it_again(
     with table_store(made_sqlite_url, tmp_path, "shop.item", {"x": "int"}) as store:
         renamed = _one('id = "long", x = "int"', 'renamed_from = "shop.item"\nkey = ["id"]')
         apply_text(store, renamed.replace('dataset."shop.item"', 'dataset."shop.thing"'))
-        store.dataset("raw.scans").create(kind="files", branch="other")
+        store.dataset("raw.scans").create(kind="files", branch="other", create=True)
         apply_text(store, _one('id = "long"'), branch="other")
         assert [c.name for c in columns_of(_metadata(store, "shop.item", "other"))] == ["id"]
 

@@ -211,7 +211,7 @@ _NO_ACTOR = re.compile(r"\b(?:whoever|whomever|somebody|someone|nobody|anybody)\
 
 
 def docstring_words(module: Module) -> list[str]:
-    """Return docstrings that start with a question word, or whose actor is no part of Headgate."""
+    """Return docstrings that start with a question word or name an actor outside Headgate."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     found = (node for node in ast.walk(module.tree) if isinstance(node, documented))
     texts = ((node, ast.get_docstring(node) or "") for node in found)

@@ -157,7 +157,7 @@ def test_rename_keeps_the_content_id(master: RestClient, served: Served) -> None
 def test_protected_branch_refuses_every_write_and_is_read_by_all(
     master: RestClient, served: Served
 ) -> None:
-    served.store.dataset("raw.scans").create(kind="files", branch="release")
+    served.store.dataset("raw.scans").create(kind="files", branch="release", create=True)
     for name in ("master", "release"):
         protect_branch(served.store.database, name, actor="admin")
     before = served.publications

@@ -70,7 +70,7 @@ def test_staged_table_whose_name_was_taken_is_409(client: RestClient, served: Se
     create(client)
     response = send(client, *creation(staged), requirements=[{"type": "assert-create"}])
     assert error(response) == (409, "AlreadyExistsException")
-    served.store.dataset("raw.scans").create(kind="files", branch="other")
+    served.store.dataset("raw.scans").create(kind="files", branch="other", create=True)
     with served.client("other") as other:
         response = send(other, *creation(staged), requirements=[{"type": "assert-create"}])
         assert error(response) == (409, "CommitFailedException")
@@ -154,7 +154,7 @@ def test_tables_list_in_pages_and_by_context(client: RestClient, served: Served)
         create(client, name)
     first = client.call("GET", f"{TABLES}?pageToken=&pageSize=2").json()
     assert [one["name"] for one in first["identifiers"]] == ["a", "b"]
-    served.store.dataset("raw.scans").create(kind="files", branch="elsewhere")
+    served.store.dataset("raw.scans").create(kind="files", branch="elsewhere", create=True)
     with served.client("elsewhere") as other:
         assert other.call("GET", TABLES).json()["identifiers"] == []
 

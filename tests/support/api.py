@@ -95,7 +95,7 @@ class ApiClient:
 
     def make_files(self, dataset: str = "raw.scans", branch: str = "master") -> None:
         """Create an empty files dataset."""
-        self.post("/datasets", dataset=dataset, kind="files", branch=branch)
+        self.post("/datasets", dataset=dataset, kind="files", branch=branch, create=True)
 
     def put(self, path: str, content: bytes = b"hello", *, branch: str = "master") -> Any:
         """Publish one file."""

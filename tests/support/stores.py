@@ -44,7 +44,7 @@ def new_store(catalog_url: str, root: Path, *, actor: str = "ana") -> Store:
 
 def files_branch(store: Store, name: str = DATASET, branch: str = "master") -> BranchHandle:
     """Create a files dataset with an empty root branch."""
-    return store.dataset(name).create(kind="files", branch=branch).branch(branch)
+    return store.dataset(name).create("files", branch=branch, create=True).branch(branch)
 
 
 def put(branch: BranchHandle, **files: str) -> TransactionId:

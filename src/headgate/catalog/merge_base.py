@@ -25,19 +25,20 @@ _OURS, _THEIRS, _DIRECT, _OLDER = 1, 2, 4, 8
 _SHORT, _LONG = 32, 512
 
 
-def find_merge_base(
+def find_merge_bases(
     connection: Connection, source: Transaction, target: Transaction
-) -> Transaction | None:
-    """Return the newest state that both sides contain: the fork, or what was merged since.
+) -> tuple[Transaction, ...]:
+    """Return the newest states that both sides contain: the fork, or what was merged since.
 
     Walk both histories together, newest publication first, through parents, earlier names and
-    merges, also those of other branches. Of several newest states, one that the branches
-    themselves had goes first. A dataset that the reader may not see ends the walk there.
+    merges, also those of other branches. There are several newest states after merges crosswise:
+    one that the branches themselves had goes first, and of equal contents one is returned. A
+    dataset that the reader may not see ends the walk there.
     """
     rows: dict[str, Row[Any]] = {}
     marks: dict[str, int] = {}
     queue: list[tuple[int, bool, int, str]] = []
-    found: str | None = None
+    found: list[str] = []
 
     def reach(id: str | None, mark: int, size: int = _SHORT) -> None:
         if id is not None and id not in rows:
@@ -51,26 +52,38 @@ def find_merge_base(
             heappush(queue, (-number, is_empty, -rows[id].depth, id))
         marks[id] = marks.get(id, 0) | mark
 
+    def is_apart(side: int) -> bool:
+        """Return whether a side has history left that is not older than a common transaction."""
+        return any(marks[id] & (side | _OLDER) == side for *_, id in queue)
+
     reach(source.id, _OURS | _DIRECT)
     reach(target.id, _THEIRS | _DIRECT)
-    while queue and not (found and all(marks[id] & _OLDER for *_, id in queue)):
+    while is_apart(_OURS) and is_apart(_THEIRS):
         id = heappop(queue)[-1]
         if marks[id] & _OURS and marks[id] & _THEIRS and not marks[id] & _OLDER:
-            found = id if marks[id] & _DIRECT else found or id
-            if marks[id] & _DIRECT:
-                break
+            found.append(id)
             marks[id] |= _OLDER
         reach(rows[id].parent_id, marks[id], _LONG)
         reach(rows[id].renamed_from, marks[id])
         merged = records.load(rows[id].merge).get(MERGED) if rows[id].merge else None
         reach(merged and merged["transaction"], marks[id] & ~_DIRECT)
-    loaded = records.load_transactions(connection, [TransactionId(found)] if found else [])
-    return next(iter(loaded.values()), None)
+    found.sort(key=lambda id: not marks[id] & _DIRECT)
+    loaded = records.load_transactions(connection, [TransactionId(id) for id in found])
+    bases: list[Transaction] = []
+    for base in (loaded[TransactionId(id)] for id in found):
+        if not any(same_content(base, other) for other in bases):
+            bases.append(base)
+    return tuple(bases)
 
 
-def is_unchanged(source: Transaction, target: Transaction | None, base: Transaction | None) -> bool:
+def is_unchanged(
+    source: Transaction, target: Transaction | None, bases: Sequence[Transaction]
+) -> bool:
     """Return whether the source has what the target has, or has not changed since the base."""
-    return any(same_content(source, other) for other in (target, base) if other is not None)
+    if target is not None and same_content(source, target):
+        return True
+    # With several bases, a side has at least the changes that one of them lacks.
+    return len(bases) == 1 and same_content(source, bases[0])
 
 
 def same_content(one: Transaction, other: Transaction) -> bool:

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from headgate.catalog import records
 from headgate.catalog.branches import list_protected
-from headgate.catalog.merge_base import find_merge_base, is_unchanged
+from headgate.catalog.merge_base import find_merge_bases, is_unchanged
 from headgate.catalog.schema import (
     attempts,
     branches,
@@ -234,8 +234,8 @@ def _is_changed(
     """Return whether a merge takes the content of a branch, by the rule of merges."""
     if ours is None:
         return False
-    base = find_merge_base(connection, ours, theirs) if theirs is not None else None
-    return not is_unchanged(ours, theirs, base)
+    bases = find_merge_bases(connection, ours, theirs) if theirs is not None else ()
+    return not is_unchanged(ours, theirs, bases)
 
 
 def _compared(query: sa.Select[Any]) -> sa.Select[Any]:

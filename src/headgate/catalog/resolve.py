@@ -64,6 +64,13 @@ def check_exists(
     )
 
 
+def check_may_create(connection: Connection, name: str, *, create: bool) -> None:
+    """Raise unless a name is a branch, or the caller said that it may `create` the branch."""
+    if not create:
+        remedy = "Create it with --create (in Python, create=True)."
+        check_exists(connection, [name], remedy=remedy)
+
+
 def check_context(connection: Connection, context: Context) -> None:
     """Raise if a context names a branch that does not exist; see `check_exists`."""
     if isinstance(context, BranchContext | MomentContext):

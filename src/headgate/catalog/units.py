@@ -10,7 +10,7 @@ from headgate.catalog import records
 from headgate.catalog.branches import drop_unused_branches
 from headgate.catalog.database import Database, as_unit_of_work, now
 from headgate.catalog.publish import publish_in
-from headgate.catalog.resolve import check_exists
+from headgate.catalog.resolve import check_may_create
 from headgate.catalog.schema import branches, transactions, units
 from headgate.catalog.transactions import Opener, Opening, abort_in, check_owner, open_in
 from headgate.errors import TransactionNotOpen
@@ -28,9 +28,7 @@ def open_unit(
     The branch must exist on some dataset, unless the unit may `create` it.
     """
     check_branch_name(branch)
-    if not create:
-        remedy = "Create it with --create (in Python, create=True)."
-        database.read(lambda connection: check_exists(connection, [branch], remedy=remedy))
+    database.read(lambda connection: check_may_create(connection, branch, create=create))
     id = mint_unit()
 
     def work(connection: Connection) -> None:

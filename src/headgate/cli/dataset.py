@@ -34,11 +34,8 @@ def create(
     Example: headgate dataset create raw.scans --kind files
     """
     with connection.open(actor=actor) as hg:
-        if branch and not create_branch:
-            # Raises for a name that is no branch.
-            hg.jobspecs(branch=branch, dataset=name)
         dataset, root = hg.dataset(name), branch or hg.settings.builds.branch
-        dataset.create(kind=kind, branch=root, idempotency_key=key)
+        dataset.create(kind=kind, branch=root, create=create_branch, idempotency_key=key)
         made, branches = dataset.load(), dataset.branches()
     text = f"created dataset {made.name} ({made.kind}) with the empty branch {root}."
     output.show_result(dataset_json(made, branches), text, json=json)
@@ -123,10 +120,8 @@ def register(
     Example: headgate dataset register sales.orders --metadata-location s3://lake/sales/orders
     """
     with connection.open(actor=actor) as hg:
-        if branch and not create_branch:
-            hg.jobspecs(branch=branch, dataset=name)
         dataset, target = hg.dataset(name), branch or hg.settings.builds.branch
-        dataset.register(location, branch=target, idempotency_key=key)
+        dataset.register(location, branch=target, create=create_branch, idempotency_key=key)
         made, branches = dataset.load(), dataset.branches()
         view = dataset.branch(target).load().view
     text = f"dataset {made.name} is registered on branch {target} from {location}."

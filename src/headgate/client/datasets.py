@@ -122,12 +122,18 @@ class RemoteDatasetHandle(DatasetHandle):
         return DATASET.parse(self.http.get(f"/datasets/{self.where}"))
 
     def create(
-        self, kind: str = "table", *, branch: str | None = None, idempotency_key: str | None = None
+        self,
+        kind: str = "table",
+        *,
+        branch: str | None = None,
+        create: bool = False,
+        idempotency_key: str | None = None,
     ) -> Self:
         body = {
             "dataset": str(self.name),
             "kind": parse_member(nouns.DatasetKind, kind, what="kind of dataset"),
             "branch": branch,
+            "create": create,
         }
         self.http.publish("POST", "/datasets", idempotency_key, body=body)
         return self
@@ -142,14 +148,21 @@ class RemoteDatasetHandle(DatasetHandle):
     def show(self, context: str | None = None, *, rows: int = 0) -> Json:
         return self.http.get(f"/datasets/{self.where}/content", context=context, rows=rows)
 
-    def register(self, location: str, *, branch: str, idempotency_key: str | None = None) -> None:
+    def register(
+        self,
+        location: str,
+        *,
+        branch: str,
+        create: bool = False,
+        idempotency_key: str | None = None,
+    ) -> None:
         if "://" not in location and not location.startswith(("/", "file:")):
             raise Invalid(
                 f"the server looks for {location!r}: write the whole path, as it is there, or an "
                 "s3:// address.",
                 location=location,
             )
-        body = {"metadata_location": location, "branch": branch}
+        body = {"metadata_location": location, "branch": branch, "create": create}
         self.http.publish("POST", f"/datasets/{self.where}/register", idempotency_key, body=body)
 
     def tag(self, name: str, *, at: str) -> nouns.Tag:

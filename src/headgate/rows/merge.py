@@ -13,9 +13,8 @@ from headgate.catalog.merge_base import (
     MERGED,
     find_earlier,
     find_later,
-    find_merge_base,
+    find_merge_bases,
     is_unchanged,
-    same_content,
 )
 from headgate.catalog.records import check_committed, check_kept
 from headgate.catalog.resolve import check_exists
@@ -52,7 +51,7 @@ from headgate.tables.constraints import (
     referring_datasets,
 )
 from headgate.tables.inspect import recorded_row_count
-from headgate.tables.metadata import Row
+from headgate.tables.metadata import Row, current_schema
 from headgate.tables.scan import DataFile, TableScan, changed_files, json_rows
 from headgate.tables.snapshots import effect_between
 from headgate.tables.versions import StoredVersion
@@ -83,11 +82,12 @@ class MergeRequest:
 
 @dataclass(kw_only=True)
 class Side:
-    """One dataset: the source's transaction, the target's and the merge base, and the effect."""
+    """One dataset: the source's transaction, the target's and the merge bases, and the effect."""
 
     on_branch: BranchTable
     source: nouns.Transaction
-    base: nouns.Transaction | None
+    # Several after merges crosswise, each with other content.
+    bases: Sequence[nouns.Transaction]
     # None: the merge does not change the dataset, or a conflict prevents the comparison.
     difference: diff.TableDifference | FilesDifference | None = None
     conflicts: list[dict[str, Any]] = field(default_factory=list)
@@ -97,6 +97,10 @@ class Side:
     rival: DatasetName | None = None
     # The table is larger than the preview reads: its rows were not searched for conflicts.
     unchecked: bool = False
+
+    @property
+    def base(self) -> nouns.Transaction | None:
+        return next(iter(self.bases), None)
 
     @property
     def target(self) -> nouns.Transaction | None:
@@ -294,8 +298,8 @@ def _sides(
         if source is None:
             continue
         target = on_branch.shown
-        base = find_merge_base(connection, source, target) if target else None
-        sides.append(Side(on_branch=on_branch, source=source, base=base))
+        bases = find_merge_bases(connection, source, target) if target else ()
+        sides.append(Side(on_branch=on_branch, source=source, bases=bases))
     return _follow_renames(connection, tables, sides)
 
 
@@ -318,9 +322,9 @@ def _follow_renames(
             if old is None or (left and left.source.version is not None):
                 continue
             if old.shown is not None and old.version is not None:
-                base = find_merge_base(connection, source, old.shown)
+                bases = find_merge_bases(connection, source, old.shown)
                 on_branch = tables.rename(old, side.on_branch)
-                found[id] = Side(on_branch=on_branch, source=source, base=base, renamed=old)
+                found[id] = Side(on_branch=on_branch, source=source, bases=bases, renamed=old)
                 found.pop(last.dataset_id, None)
                 break
             side.rival = next(
@@ -336,8 +340,8 @@ def _follow_renames(
             if _continues(connection, tables, later, id):
                 new = tables.load(later)
                 assert new.shown is not None
-                base = find_merge_base(connection, source, new.shown)
-                found[id] = Side(on_branch=new, source=source, base=base)
+                bases = find_merge_bases(connection, source, new.shown)
+                found[id] = Side(on_branch=new, source=source, bases=bases)
     return list(found.values())
 
 
@@ -380,7 +384,7 @@ def _merge(
             counts=Counts(),
         )
         working.moves.append(dropped)
-        if target is not None and is_unchanged(side.source, side.target, side.base):
+        if target is not None and is_unchanged(side.source, side.target, side.bases):
             kept, held = _minted(target.version), _stored(working, target)
             if side.kind is nouns.DatasetKind.TABLE:
                 how = diff.DiffOptions(options=working.options)
@@ -392,13 +396,13 @@ def _merge(
         if source.version is not None:
             _take(parts, working, side, samples)
         return []
-    if is_unchanged(side.source, side.target, side.base):
+    if is_unchanged(side.source, side.target, side.bases):
         return []
-    if base is not None and same_content(target, base):
+    if is_unchanged(target, None, side.bases):
         return _fast_forward(parts, working, side, samples)
     if base is None or base.version is None:
         return [side.conflict("unrelated", "the branches have no transaction in common")]
-    if source.version is None or target.version is None:
+    if any(one.version is None for one in (source, target, *side.bases)):
         return [side.conflict("dropped", "one side dropped it, the other changed it")]
     match side.kind:
         case nouns.DatasetKind.TABLE:
@@ -416,15 +420,15 @@ def _is_larger(working: WorkingSet, side: Side, most_rows: int) -> bool:
     Conflicts that need no rows are left to the merge.
     """
     base, source, target = (_stored(working, t) for t in (side.base, side.source, side.target))
-    if is_unchanged(side.source, side.target, side.base) or source is None:
+    if is_unchanged(side.source, side.target, side.bases) or source is None:
         return False
     if side.kind is nouns.DatasetKind.VIEW or side.rival is not None:
         return False
-    if side.target and not (side.base and same_content(side.target, side.base)):
+    if side.target and not is_unchanged(side.target, None, side.bases):
         if base is None or target is None:
             return False
         try:
-            merge_content.merge_schemas(base, source, target, now_ms=working_set.now_ms())
+            merge_content.merge_schemas((base,), source, target, now_ms=working_set.now_ms())
         except SchemaConflict:
             return False
     known = [recorded_row_count(v.metadata) for v in (source, target) if v is not None]
@@ -432,7 +436,7 @@ def _is_larger(working: WorkingSet, side: Side, most_rows: int) -> bool:
         return False
     how = diff.DiffOptions(options=working.options, samples=0, reads_files=False)
     side.difference = diff.compare_tables(target, source, how)
-    if side.base is not None and side.target and not same_content(side.target, side.base):
+    if side.base is not None and side.target and not is_unchanged(side.target, None, side.bases):
         # Both sides changed it, so that the source's metadata is not that of the merged table.
         side.difference = replace(side.difference, rows=None, after_count=None)
     side.unchecked = True
@@ -494,7 +498,7 @@ def _fast_forward(
     if alone or not constraints.key or constraints.key != constraints_of(old.metadata).key:
         _take(parts, working, side, samples)
         return conflicts
-    schemas = merge_content.merge_schemas(old, new, old, now_ms=working_set.now_ms())
+    schemas = merge_content.merge_schemas((old,), new, old, now_ms=working_set.now_ms())
     table, difference = _open(working, side, (old, new, old), schemas)
     _KeyedMerge(table, difference).run()
     table.pointer = side.taken
@@ -538,15 +542,24 @@ def _two_definitions(working: WorkingSet, side: Side) -> list[dict[str, Any]]:
 def _three_way(working: WorkingSet, side: Side) -> list[dict[str, Any]]:
     old, new, held = (_stored(working, t) for t in (side.base, side.source, side.target))
     assert old is not None and new is not None and held is not None
+    others = [one for base in side.bases[1:] if (one := _stored(working, base)) is not None]
     try:
-        schemas = merge_content.merge_schemas(old, new, held, now_ms=working_set.now_ms())
+        schemas = merge_content.merge_schemas(
+            (old, *others), new, held, now_ms=working_set.now_ms()
+        )
     except SchemaConflict as conflict:
         return [side.conflict("schema", str(conflict))]
     table, difference = _open(working, side, (old, new, held), schemas)
     conflicts: list[dict[str, Any]] = []
     if table.constraints.key:
-        conflicts = _KeyedMerge(table, difference).run()
-    elif difference.only_adds and _only_added(old, held):
+        schema = current_schema(schemas.base)
+        assert schema is not None
+        scans = [
+            working_set.scan_with(one, merge_content.read_by(one, schema), options=working.options)
+            for one in others
+        ]
+        conflicts = _KeyedMerge(table, difference, scans).run()
+    elif not others and difference.only_adds and _only_added(old, held):
         columns = [c for c in table.columns if c in difference.after.schema.names]
         rows = working_set.collect(working.engine, difference.after, difference.added, columns)
         names = columns_sql(columns)
@@ -562,9 +575,10 @@ def _three_way_by_path(
     parts: Parts, working: WorkingSet, side: Side, samples: int
 ) -> list[dict[str, Any]]:
     assert side.base is not None and side.target is not None
-    check_kept(side.base)
-    base, source, target = (root_of(t.version) for t in (side.base, side.source, side.target))
-    merged = merge_content.merge_trees(parts, base, source, target, samples)
+    for one in side.bases:
+        check_kept(one)
+    source, target, *bases = (root_of(t.version) for t in (side.source, side.target, *side.bases))
+    merged = merge_content.merge_trees(parts, bases, source, target, samples)
     side.difference = merged.difference
     if merged.version is not None:
         _show(
@@ -653,8 +667,7 @@ def _open(
     table.facts = side.facts
     working.tables[table.name] = table
     before, after = scan(base, schemas.base), scan(source, schemas.source)
-    removed, added = changed_files(before, after)
-    return table, Difference(before=before, after=after, removed=removed, added=added)
+    return table, Difference.of(before, after)
 
 
 # The three-way merge of one keyed table, row by row.
@@ -669,6 +682,11 @@ class Difference:
     removed: Sequence[DataFile]
     added: Sequence[DataFile]
 
+    @classmethod
+    def of(cls, before: TableScan, after: TableScan) -> Difference:
+        removed, added = changed_files(before, after)
+        return cls(before=before, after=after, removed=removed, added=added)
+
     @property
     def only_adds(self) -> bool:
         return not self.removed and not any(file.deletes for file in self.added)
@@ -677,10 +695,14 @@ class Difference:
 class _KeyedMerge:
     """Applies the source's changes by key where the target has none; the others are conflicts."""
 
-    def __init__(self, table: WorkingTable, difference: Difference) -> None:
+    def __init__(
+        self, table: WorkingTable, difference: Difference, others: Sequence[TableScan] = ()
+    ) -> None:
+        """`others` are further merge bases, read by the schema of the first."""
         self.table = table
         self.engine = table.engine
         self.difference = difference
+        self.others = others
         self.key = list(table.constraints.key)
         self.columns = [c for c in table.columns if c in difference.after.schema.names]
         # Columns that the base has as well.
@@ -688,7 +710,10 @@ class _KeyedMerge:
 
     def run(self) -> list[dict[str, Any]]:
         engine = self.engine
-        changes = self._changes()
+        changes = self._changes(self.difference, self.columns)
+        engine.execute(f"ALTER TABLE {changes} ADD COLUMN disputed BOOLEAN DEFAULT false")
+        for other in self.others:
+            self._dispute(changes, Difference.of(self.difference.before, other))
         target = self.table.bring([conditions_of(engine, changes, column) for column in self.key])
         verdicts = self._verdicts(changes, target)
         taken, dropped = engine.new_name("taken"), engine.new_name("dropped")
@@ -714,19 +739,17 @@ class _KeyedMerge:
         )
         return [self._conflict(row) for row in rows]
 
-    def _changes(self) -> str:
+    def _changes(self, difference: Difference, columns: Sequence[str]) -> str:
         """Return a relation with a row for each key that differs: its base and source values."""
         engine, key, compared = self.engine, self.key, self.compared
-        old = working_set.collect(engine, self.difference.before, self.difference.removed, compared)
-        new = working_set.collect(
-            engine, self.difference.after, self.difference.added, self.columns
-        )
+        old = working_set.collect(engine, difference.before, difference.removed, compared)
+        new = working_set.collect(engine, difference.after, difference.added, columns)
         name = engine.new_name("changes")
         olds = ", ".join(f"o.{quote(c)} AS {quote('b.' + c)}" for c in compared)
-        news = ", ".join(f"n.{quote(c)} AS {quote('s.' + c)}" for c in self.columns)
+        news = ", ".join(f"n.{quote(c)} AS {quote('s.' + c)}" for c in columns)
         keys = ", ".join(f"coalesce(n.{quote(c)}, o.{quote(c)}) AS {quote(c)}" for c in key)
         # A column that the source added has no old value to differ from.
-        given = "".join(f" OR n.{quote(c)} IS NOT NULL" for c in self.columns if c not in compared)
+        given = "".join(f" OR n.{quote(c)} IS NOT NULL" for c in columns if c not in compared)
         engine.execute(
             f"CREATE TEMP TABLE {name} AS SELECT {keys}, o.{quote(key[0])} IS NOT NULL AS in_base, "
             f"n.{quote(key[0])} IS NOT NULL AS in_source, {olds}, {news} "
@@ -734,6 +757,24 @@ class _KeyedMerge:
             f"WHERE NOT ({same_sql(compared, 'o', 'n')}){given}"
         )
         return name
+
+    def _dispute(self, changes: str, difference: Difference) -> None:
+        """Mark the keys at which two merge bases differ, also where the source did not change.
+
+        Only one of the bases, and not always the same, has the value that a side started from.
+        """
+        rows = self._changes(difference, self.compared)
+        matches = equal_sql(self.key, "c", "d")
+        olds, news = ([f"{side}.{c}" for c in self.compared] for side in "bs")
+        held = columns_sql([*self.key, "in_base", "in_source", *olds, *news])
+        self.engine.execute(
+            f"INSERT INTO {changes} ({held}) "
+            f"SELECT {columns_sql([*self.key, 'in_base', 'in_base', *olds, *olds])} "
+            f"FROM {rows} AS d ANTI JOIN {changes} AS c ON {matches}"
+        )
+        self.engine.execute(
+            f"UPDATE {changes} AS c SET disputed = true FROM {rows} AS d WHERE {matches}"
+        )
 
     def _verdicts(self, changes: str, target: str) -> str:
         """Return the changes with the target's values and a verdict: same, take, or a conflict."""
@@ -750,10 +791,11 @@ class _KeyedMerge:
             f"CREATE TEMP TABLE {name} AS SELECT c.*, {in_target} AS in_target, {ours}, CASE "
             f"WHEN NOT c.in_source AND NOT ({in_target}) THEN 'same' "
             f"WHEN c.in_source AND {in_target} AND {agrees('s', self.columns)} THEN 'same' "
-            f"WHEN NOT c.in_base AND NOT ({in_target}) THEN 'take' "
-            f"WHEN c.in_base AND {in_target} AND {agrees('b', self.compared)} THEN 'take' "
-            "WHEN NOT c.in_base THEN 'insert_insert' "
+            f"WHEN NOT (c.disputed OR c.in_base OR {in_target}) THEN 'take' "
+            f"WHEN NOT c.disputed AND c.in_base AND {in_target} "
+            f"AND {agrees('b', self.compared)} THEN 'take' "
             f"WHEN NOT c.in_source OR NOT ({in_target}) THEN 'delete_update' "
+            "WHEN NOT c.in_base THEN 'insert_insert' "
             "ELSE 'update_update' END AS verdict "
             f"FROM {changes} AS c LEFT JOIN {target} AS t ON {equal_sql(self.key, 'c', 't')}"
         )

@@ -1,7 +1,8 @@
 """Three-way merges of a table's schema, and of file trees by path. See ADR 0010."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -40,16 +41,19 @@ class MergedSchemas:
 
 
 def merge_schemas(
-    base: StoredVersion, source: StoredVersion, target: StoredVersion, *, now_ms: int
+    bases: Sequence[StoredVersion], source: StoredVersion, target: StoredVersion, *, now_ms: int
 ) -> MergedSchemas:
     """Return the schema of the side that changed it; the columns of both where both added."""
+    base, *others = bases
     ours, theirs, was = (_schema(v) for v in (target, source, base))
-    source_changed = not same_schema(was, theirs) or _property_changed(base, source)
-    target_changed = not same_schema(was, ours) or _property_changed(base, target)
+    source_changed = _changed(base, source)
+    target_changed = _changed(base, target)
+    if _changed(source, target) and any(_changed(base, other) for other in others):
+        raise SchemaConflict("both sides merged each other, from states with different schemas")
     if not source_changed:
         return MergedSchemas(
-            base=_read_by(base, ours),
-            source=_read_by(source, ours),
+            base=read_by(base, ours),
+            source=read_by(source, ours),
             target=target.metadata,
             unchanged=not target_changed and _same_layout(base, source, target),
         )
@@ -62,7 +66,7 @@ def merge_schemas(
     else:
         merged = _with_schema(target, _union(was, ours, theirs, target), None, now_ms)
     return MergedSchemas(
-        base=_read_by(base, theirs), source=source.metadata, target=merged, unchanged=False
+        base=read_by(base, theirs), source=source.metadata, target=merged, unchanged=False
     )
 
 
@@ -70,6 +74,10 @@ def _schema(version: StoredVersion) -> Json:
     schema = current_schema(version.metadata)
     assert schema is not None
     return schema
+
+
+def _changed(one: StoredVersion, other: StoredVersion) -> bool:
+    return not same_schema(_schema(one), _schema(other)) or _property_changed(one, other)
 
 
 def _property_changed(one: StoredVersion, other: StoredVersion) -> bool:
@@ -83,7 +91,7 @@ def _same_layout(*versions: StoredVersion) -> bool:
     return all(other == first for other in others)
 
 
-def _read_by(version: StoredVersion, schema: Json) -> Metadata:
+def read_by(version: StoredVersion, schema: Json) -> Metadata:
     """Return metadata that reads the version's files by another schema with the same field ids."""
     number = max(s["schema-id"] for s in version.metadata["schemas"]) + 1
     schemas = [*version.metadata["schemas"], {**schema, "schema-id": number}]
@@ -163,13 +171,24 @@ def take_tree(parts: Parts, target: Digest, source: Digest, samples: int) -> Mer
 
 
 def merge_trees(
-    parts: Parts, base: Digest, source: Digest, target: Digest, samples: int
+    parts: Parts, bases: Sequence[Digest], source: Digest, target: Digest, samples: int
 ) -> MergedTree:
-    """Apply the source's changes since the base to the target; the cost follows the changes."""
-    here = {change.path: change for change in parts.trees.difference(base, target)}
+    """Apply the source's changes since the base to the target; the cost follows the changes.
+
+    A path at which several merge bases differ counts as changed on both sides.
+    """
+    base, *others = bases
+    here, there = (
+        {change.path: change for change in parts.trees.difference(base, side)}
+        for side in (target, source)
+    )
+    for change in itertools.chain(*(parts.trees.difference(base, one) for one in others)):
+        same = replace(change, after=change.before)
+        for side in (here, there):
+            side.setdefault(change.path, same)
     wanted: list[tree.Change] = []
     conflicts: list[dict[str, Any]] = []
-    for change in parts.trees.difference(base, source):
+    for change in there.values():
         other = here.get(change.path)
         if other is None:
             wanted.append(change)

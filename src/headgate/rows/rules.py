@@ -86,12 +86,12 @@ class _Commit:
 
     @property
     def unvalidated(self) -> rules.Json:
-        """The state of the rows afterwards, if they are not validated."""
+        """Return the state of the rows after the publication if they are not validated."""
         return self.flag or {"state": rules.UNKNOWN}
 
     @property
     def fact(self) -> rules.Json:
-        """The state of the rows afterwards, if there is no new violation."""
+        """Return the state of the rows after the publication if it adds no violation."""
         is_checked = self.enforced is not Enforce.OFF or not self.changes_rows
         return {"state": rules.HOLD} if self.is_known and is_checked else self.unvalidated
 

@@ -18,7 +18,7 @@ from headgate.catalog.database import Connection
 from headgate.catalog.log import list_history
 from headgate.catalog.operations import do_once
 from headgate.catalog.records import check_committed
-from headgate.catalog.resolve import find_shown, load_shown
+from headgate.catalog.resolve import check_may_create, find_shown, load_shown
 from headgate.catalog.transactions import Opener, Opening, open_transactions, stage_version
 from headgate.files import edits
 from headgate.files.transfer import LocalFile, Progress, scan, upload
@@ -176,25 +176,32 @@ class DatasetHandle:
         return True
 
     def create(
-        self, kind: str = "table", *, branch: str | None = None, idempotency_key: str | None = None
+        self,
+        kind: str = "table",
+        *,
+        branch: str | None = None,
+        create: bool = False,
+        idempotency_key: str | None = None,
     ) -> Self:
         """Create the dataset with an empty root branch, and return this handle.
 
         :param kind: `table` or `files`.
         :param branch: name of the root branch; the primary branch by default.
+        :param create: accept a branch name that no dataset has yet, and no JobSpecs.
         :param idempotency_key: a repeated call with the same key changes nothing.
         """
         root = branch or self.store.settings.builds.branch
         chosen = names.parse_member(nouns.DatasetKind, kind, what="kind of dataset")
-        self.store.once(
-            idempotency_key,
-            "dataset-create",
-            root,
-            {"dataset": str(self.name), "kind": chosen},
-            lambda **how: dataset_verbs.create_dataset(
-                self.store.database, self.name, kind=chosen, branch=root, **how
-            ),
-        )
+
+        def act(**how: Any) -> nouns.Dataset:
+            database = self.store.database
+            database.read(lambda c: check_may_create(c, root, create=create))
+            return dataset_verbs.create_dataset(
+                database, self.name, kind=chosen, branch=root, **how
+            )
+
+        request = {"dataset": str(self.name), "kind": chosen}
+        self.store.once(idempotency_key, "dataset-create", root, request, act)
         return self
 
     def branch(self, name: str) -> BranchHandle:
@@ -233,12 +240,20 @@ class DatasetHandle:
         }
         return noun | _describe_content(self.store, dataset, shown, rows=rows)
 
-    def register(self, location: str, *, branch: str, idempotency_key: str | None = None) -> None:
+    def register(
+        self,
+        location: str,
+        *,
+        branch: str,
+        create: bool = False,
+        idempotency_key: str | None = None,
+    ) -> None:
         """Register an existing Iceberg table as this dataset, without a copy of its data.
 
         :param location: address of the table's metadata file, or of the directory that holds its
             metadata files.
         :param branch: branch that shows the table.
+        :param create: accept a branch name that no dataset has yet, and no JobSpecs.
         """
         store, options = self.store, self.store.settings.environ
         write = Write(
@@ -249,20 +264,21 @@ class DatasetHandle:
             hashed = request_hash("dataset-register", request)
             key = Idempotency(key=idempotency_key, request_hash=hashed)
             write = replace(write, idempotency=key)
-        try:
-            do_once(
-                store.database,
-                operation_key(write),
-                lambda: register(
-                    TableCatalog(store.database),
-                    store.contents.tables,
-                    partial(read_outside, options=options),
-                    write,
-                    name=self.name,
-                    metadata_location=_metadata_file(location, options),
-                    now_ms=time.time_ns() // 1_000_000,
-                ),
+
+        def act() -> Any:
+            store.database.read(lambda c: check_may_create(c, branch, create=create))
+            return register(
+                TableCatalog(store.database),
+                store.contents.tables,
+                partial(read_outside, options=options),
+                write,
+                name=self.name,
+                metadata_location=_metadata_file(location, options),
+                now_ms=time.time_ns() // 1_000_000,
             )
+
+        try:
+            do_once(store.database, operation_key(write), act)
         except errors.BucketMissing as error:
             # The bucket is the caller's and not the store's: the caller has to name another one.
             raise errors.ObjectNotFound(location=location) from error

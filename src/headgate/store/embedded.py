@@ -348,7 +348,7 @@ class Store(StoreQueries, AdminVerbs):
         self.check_holder: CheckHolder | None = None
         # JVM of another owner for builds and sessions; None: they start their own.
         self._jvm = jvm
-        # Shared by all stores of `acting_as`: a process cannot have a second Spark.
+        # Shared by all stores of `acting_for`: a process cannot have a second Spark.
         self._spark = _SharedSpark(self._open_spark)
         # False in a process that another process of the same store has started.
         self._is_first = recover_first

@@ -22,6 +22,7 @@ from headgate.store.diff import find_differences
 from headgate.store.transactions import StoreBase, TransactionHandle, UnitHandle
 
 _NOWHERE = "Nothing was committed there."
+_LIST = "`headgate branch list` lists the branches."
 
 
 def single_operation(
@@ -126,9 +127,8 @@ class StoreQueries(StoreBase):
                 limit=limit,
                 before=before,
             )
-            if branch and not found and not (actor or dataset or kind or before):
-                # No branch, deleted or not, ever had this name.
-                check_exists(connection, [branch])
+            if branch and not found:
+                check_exists(connection, [branch], past=True, remedy=_LIST)
             return found
 
         return self.database.read(read)
@@ -164,6 +164,8 @@ class StoreQueries(StoreBase):
                 skip=skip,
             )
         )
+        if branch and not found:
+            self.database.read(lambda c: check_exists(c, [branch], past=True, remedy=_LIST))
         return [documents.event_json(event) for event in found]
 
     def recoveries(
@@ -231,7 +233,7 @@ class StoreQueries(StoreBase):
             )
         )
         if branch and not found:
-            self.database.read(lambda c: check_exists(c, [branch]))
+            self.database.read(lambda c: check_exists(c, [branch], remedy=_LIST))
         return [documents.jobspec_json(spec) for spec in found]
 
     def builds(self, *, limit: int = 50, after: str | None = None) -> list[documents.Json]:

@@ -198,7 +198,7 @@ class Project:
 
     def _existing(self, dataset: str, kind: str, branch: str) -> DatasetHandle:
         handle = self.store.dataset(dataset)
-        return handle if handle.exists() else handle.create(kind=kind, branch=branch)
+        return handle if handle.exists() else handle.create(kind, branch=branch, create=True)
 
     def rows(self, dataset: str, *, context: str | None = None) -> list[dict[str, Any]]:
         """Return all rows of a table in the test's context, or in another."""

@@ -42,7 +42,7 @@ def create_dataset(
     branch = body.branch or caller.served.settings.builds.branch
     with caller.writing(branch) as store:
         dataset = store.dataset(body.dataset)
-        dataset.create(kind=body.kind, branch=branch, idempotency_key=key)
+        dataset.create(kind=body.kind, branch=branch, create=body.create, idempotency_key=key)
         return api.JsonReply(dataset_wire(dataset.load(), dataset.branches()), status_code=201)
 
 
@@ -66,7 +66,8 @@ def register_dataset(
     branch = body.branch or caller.served.settings.builds.branch
     with caller.writing(branch) as store:
         named = store.dataset(dataset)
-        named.register(body.metadata_location, branch=branch, idempotency_key=key)
+        where = body.metadata_location
+        named.register(where, branch=branch, create=body.create, idempotency_key=key)
         return api.JsonReply(dataset_wire(named.load(), named.branches()), status_code=201)
 
 

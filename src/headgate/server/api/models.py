@@ -327,10 +327,14 @@ LeaseSeconds = Annotated[int, Field(ge=1, le=LONGEST_LEASE_SECONDS)]
 _ADDRESS = r"^(/|file:/|s3[an]?://)[^\x00-\x1f]+$"
 
 
+MayBeNew = Annotated[bool, Field(description="Accept a branch that does not exist yet.")]
+
+
 class NewDataset(Asked):
     dataset: Name = eg("raw.scans")
     kind: DatasetKind = eg("files", DatasetKind.TABLE)
     branch: Branch | None = eg("master", None, description="The primary branch unless named.")
+    create: MayBeNew = False
 
 
 class TableToRegister(Asked):
@@ -339,6 +343,7 @@ class TableToRegister(Asked):
         description="A metadata file or the table's directory, as the server reaches it.",
     )
     branch: Branch | None = eg("master", None, description="The primary branch unless named.")
+    create: MayBeNew = False
 
 
 class NewBranch(Asked):
@@ -382,7 +387,7 @@ class NewTransaction(Asked):
 class NewUnit(Asked):
     branch: Branch = eg("master")
     lease_seconds: LeaseSeconds = eg(900, 900)
-    create: bool = Field(False, description="Accept a branch that does not exist yet.")
+    create: MayBeNew = False
 
 
 class InUnit(Asked):
