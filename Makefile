@@ -13,7 +13,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annot
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(UPGRADE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-hostile test-engines model simulate histories serve bench fmt check lock docs faults postgres chromium conductor engines classes screenshots
+.PHONY: help setup demo test test-hostile test-engines test-rounds model simulate histories serve bench fmt check lock docs faults postgres chromium conductor engines classes screenshots
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test-hostile: setup postgres chromium engines classes ## Run the tests of attack
 
 test-engines: setup postgres conductor engines classes ## Run the tests of Spark in all places, other engines, Conductor and the examples
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/engines $(ARGS)
+
+test-rounds: setup postgres ## Run the races of twelve writers, 200 rounds each
+	@HEADGATE_TEST_ROUNDS=200 $(BIN)/python -m pytest -n $(WORKERS) tests/acceptance/test_o03_o04_many_writers.py $(ARGS)
 
 model: setup ## Check the model of the door with Alloy (ARGS=--small: the scope of CI)
 	@$(BIN)/python -m tools.check_model $(ARGS)
