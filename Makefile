@@ -70,6 +70,7 @@ lock: setup ## Regenerate the lock files from pyproject.toml (UPGRADE=--upgrade:
 	@$(COMPILE) --no-deps --output-file tools/postgres.lock tools/postgres.in
 	@$(COMPILE) --no-deps --output-file tools/duckdb.lock tools/duckdb.in
 	@$(COMPILE) --no-deps --output-file tools/frames.lock tools/frames.in
+	@$(COMPILE) --no-deps --output-file tools/trino.lock tools/trino.in
 
 docs: setup ## Regenerate docs/reference.md and docs/errors.md from the code
 	@$(BIN)/python -m tools.make_reference

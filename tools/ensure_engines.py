@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support import catalog_tests
+from tests.support import catalog_tests, trino_engine
 from tests.support.engine_packages import DUCKDB, FRAMES
 
 
@@ -12,6 +12,7 @@ def main() -> None:
         (f"the catalog tests of Iceberg {catalog_tests.VERSION} (34 MB)", catalog_tests),
         (DUCKDB.title, DUCKDB),
         (FRAMES.title, FRAMES),
+        (f"Trino {trino_engine.VERSION} with its Java (870 MB)", trino_engine),
     ):
         if wanted.find() is not None:
             continue

@@ -13,6 +13,7 @@ from headgate.model.access import Role
 from tests.support.api import Api
 from tests.support.duckdb_engine import DuckDb, Refused, attached
 from tests.support.engine_packages import DUCKDB, blocks_of_page
+from tests.support.rows import GRAPH, KNOWS, PERSON, apply_text, ids_of, insert_people
 
 
 class Attach(Protocol):
@@ -126,6 +127,51 @@ def test_e02_update_of_a_table_that_changed_meanwhile_is_a_conflict(attach: Atta
     with pytest.raises(Refused, match="Requirement failed: branch or tag main has changed"):
         one("COMMIT")
     assert other("SELECT id FROM lake.shop.orders") == [[101]]
+
+
+def test_e02_unit_is_one_publication_of_several_statements_or_none(
+    attach: Attach, api: Api
+) -> None:
+    master = attach("master")
+    master("CREATE SCHEMA lake.shop")
+    master("CREATE TABLE lake.shop.orders AS SELECT 1 AS id")
+    for commits in (False, True):
+        unit = api.store.transaction(branch="master")
+        inside = attach(unit.context)
+        inside("INSERT INTO lake.shop.orders VALUES (2)")
+        inside("UPDATE lake.shop.orders SET id = id + 10")
+        inside("CREATE TABLE lake.shop.large AS SELECT * FROM lake.shop.orders")
+        assert inside("SELECT id FROM lake.shop.large ORDER BY id") == [[11], [12]]
+        assert attach("master")("SELECT id FROM lake.shop.orders") == [[1]]
+        if commits:
+            unit.commit()
+        else:
+            unit.abort()
+    (newest, *_) = api.admin.get("/log")
+    assert {move["dataset"] for move in newest["moves"]} == {"shop.orders", "shop.large"}
+    assert attach("master")("SELECT id FROM lake.shop.large ORDER BY id") == [[11], [12]]
+
+
+def test_e05_rules_of_rows_bind_duckdb(attach: Attach, api: Api) -> None:
+    apply_text(api.store, GRAPH)
+    api.store.mutate("master", insert_people("ana", "bo"))
+    for context in ("master", "feature>master"):
+        duck = attach(context)
+        with pytest.raises(Refused, match=r"graph.person: the key id = 'ana' occurs 2 times"):
+            duck("INSERT INTO lake.graph.person VALUES ('cy', 'CY', 7), ('ana', 'ANA', 7)")
+    duck = attach("master")
+    with pytest.raises(Refused, match=r"dst = 'eve' refers to no row of graph.person"):
+        duck("INSERT INTO lake.graph.knows VALUES (1, 'ana', 'eve')")
+    duck("INSERT INTO lake.graph.knows VALUES (1, 'ana', 'bo')")
+    with pytest.raises(Refused, match=r"graph.knows: dst = 'bo' refers to no row"):
+        duck("DELETE FROM lake.graph.person WHERE id = 'bo'")
+    duck("BEGIN")
+    duck("DELETE FROM lake.graph.person WHERE id = 'bo'")
+    duck("INSERT INTO lake.graph.person VALUES ('bo', 'Bo', 8)")
+    duck("COMMIT")
+    duck("UPDATE lake.graph.person SET age = 9 WHERE id = 'bo'")
+    assert duck("SELECT name, age FROM lake.graph.person WHERE id = 'bo'") == [["Bo", 9]]
+    assert (ids_of(api.store, PERSON), ids_of(api.store, KNOWS)) == (["ana", "bo"], [1])
 
 
 def _newest(api: Api) -> int:

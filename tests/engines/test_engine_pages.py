@@ -20,6 +20,7 @@ from tests.support.api import Api
 from tests.support.duckdb_engine import attached
 from tests.support.engine_packages import DUCKDB, FRAMES, blocks_of_page
 from tests.support.iceberg import Front
+from tests.support.rows import ids_of
 from tests.support.s3 import SIGNING, VENDED, S3Server, delegating_settings, running_s3
 
 _CONTEXT, _TOKEN_LINE = '"trial>master"', '    token=os.environ["HEADGATE_TOKEN"],\n'
@@ -84,6 +85,31 @@ def test_engine_reads_a_branch_its_fallback_and_a_moment(engine: str, api: Api) 
     _append(api, "master", 3)
     found = [_run(engine, api, _page(engine, one)) for one in contexts]
     assert found == [[1, 2], [1, 3], [1]]
+
+
+# How each library appends what its page read to the table.
+_APPENDS = {
+    "pyiceberg": 'catalog.load_table("shop.orders").append(orders)',
+    "polars": 'orders.write_iceberg(table, mode="append")',
+    "daft": 'orders.write_iceberg(catalog.load_table("shop.orders"))',
+}
+
+
+@pytest.mark.parametrize("engine", _IDS)
+def test_engine_appends_to_a_branch_and_in_a_unit_and_not_at_a_moment(
+    engine: str, small_api: Api
+) -> None:
+    first = _append(small_api, "master", 1)
+    appends = f"\n{_APPENDS[engine]}"
+    _run(engine, small_api, _page(engine, "trial>master") + appends)
+    with small_api.store.transaction(branch="trial") as unit:
+        _run(engine, small_api, _page(engine, unit.context) + appends)
+        assert _run(engine, small_api, _page(engine, unit.context)) == [1, 1, 1, 1]
+        assert _run(engine, small_api, _page(engine, "trial>master")) == [1, 1]
+    assert ids_of(small_api.store, "shop.orders", "trial") == [1, 1, 1, 1]
+    with pytest.raises(AssertionError, match="is a moment in the past and can only be read"):
+        _run(engine, small_api, _page(engine, f"master@{first}") + appends)
+    assert ids_of(small_api.store, "shop.orders") == [1]
 
 
 def test_page_on_pyiceberg_followed_to_the_letter_writes_to_its_branch(api: Api) -> None:

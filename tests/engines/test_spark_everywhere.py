@@ -16,6 +16,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from headgate.spark.session import catalog_conf
 from tests.support.engine_packages import blocks_of_page
 from tests.support.iceberg import Front, Served
+from tests.support.rows import GRAPH, KNOWS, PERSON, apply_text, ids_of, insert_people
 from tests.support.spark_places import Place
 from tests.support.stores import new_store
 
@@ -181,6 +182,48 @@ def test_time_is_travelled_by_version_timestamp_tag_and_publication(world: World
     assert sql("select count(*) from db.t") == [(2,)]
     with pytest.raises(Exception, match="context_read_only"):
         world.session(f"master@{publication}")("insert into db.t values (3)")
+
+
+def test_unit_is_written_whole_or_not_at_all(world: World) -> None:
+    sql, store = world.session("master"), world.served.store
+    sql("create table db.t as select 1L as id")
+    for commits in (False, True):
+        unit = store.transaction(branch="master")
+        inside = world.session(unit.context)
+        inside("insert into db.t values (2)")
+        inside("delete from db.t where id = 1")
+        inside("create table db.u as select id * 10 as id from db.t")
+        assert inside("select id from db.u") == [(20,)]
+        assert sql("select id from db.t") == [(1,)]
+        if commits:
+            unit.commit()
+        else:
+            unit.abort()
+    assert (sql("select id from db.t"), sql("select id from db.u")) == ([(2,)], [(20,)])
+
+
+def test_e05_rules_of_rows_bind_spark(world: World) -> None:
+    store = world.served.store
+    apply_text(store, GRAPH)
+    store.mutate("master", insert_people("ana", "bo"))
+    for context in ("master", "feature>master"):
+        with pytest.raises(Exception, match=r"graph.person: the key id = 'ana' occurs 2 times"):
+            world.session(context)(
+                "insert into graph.person values ('cy', 'C', 7), ('ana', 'A', 7)"
+            )
+    sql = world.session("master")
+    with pytest.raises(Exception, match=r"dst = 'eve' refers to no row of graph.person"):
+        sql("insert into graph.knows values (1, 'ana', 'eve')")
+    sql("insert into graph.knows values (1, 'ana', 'bo')")
+    with pytest.raises(Exception, match=r"graph.knows: dst = 'bo' refers to no row"):
+        sql("delete from graph.person where id = 'bo'")
+    sql("update graph.person set age = 9 where id = 'bo'")
+    sql(
+        "merge into graph.person p using (select 'bo' as id) n on p.id = n.id "
+        "when matched then update set name = 'Bo'"
+    )
+    assert sql("select name, age from graph.person where id = 'bo'") == [("Bo", 9)]
+    assert (ids_of(store, PERSON), ids_of(store, KNOWS)) == (["ana", "bo"], [1])
 
 
 def test_settings_of_the_page_read_a_branch_its_fallback_and_a_moment(world: World) -> None:

@@ -24,7 +24,7 @@ from tests.support.iceberg import (
     load,
     send,
 )
-from tests.support.metadata import commit
+from tests.support.metadata import commit, two_columns
 from tests.support.strangers import fill
 
 
@@ -103,6 +103,18 @@ def test_moment_is_read_as_it_was_and_cannot_be_written(client: RestClient, serv
 @pytest.mark.parametrize("path", ["views", f"{TABLES}/t/plan", "nonsense"])
 def test_operation_that_is_not_there_is_404(client: RestClient, path: str) -> None:
     assert error(client.call("GET", path)) == (404, "NotFoundException")
+
+
+def test_plus_in_a_path_is_a_space_as_java_clients_write_it(client: RestClient) -> None:
+    client.call("POST", "namespaces", {"namespace": ["d b"]}).raise_for_status()
+    for name in ("a b", "a+b"):
+        body = {"name": name, "schema": two_columns()}
+        client.call("POST", "namespaces/d+b/tables", body).raise_for_status()
+    for path in ("d+b/tables/a+b", "d%20b/tables/a%20b", "d+b/tables/a%2Bb"):
+        assert client.call("HEAD", f"namespaces/{path}").status_code == 204
+    assert client.call("DELETE", "namespaces/d+b/tables/a+b").status_code == 204
+    listed = client.call("GET", "namespaces/d+b/tables").json()["identifiers"]
+    assert [one["name"] for one in listed] == ["a+b"]
 
 
 def test_prefix_that_was_never_given_out_is_400(client: RestClient) -> None:

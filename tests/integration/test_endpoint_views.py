@@ -7,7 +7,10 @@ from pathlib import Path
 from uuid import uuid4
 
 import orjson
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import BadRequestError, NoSuchTableError, TableAlreadyExistsError
 
 from headgate.model.nouns import TransactionType
 from tests.support.iceberg import TABLES, RestClient, Served, create, error, refusal, rename
@@ -105,6 +108,33 @@ def test_name_of_a_dropped_table_is_kept_for_tables(client: RestClient) -> None:
     create(client)
     assert client.call("DELETE", f"{TABLES}/t").status_code == 204
     assert refusal(post_view(client, "t")) == (409, "name_taken")
+
+
+def test_name_of_another_kind_is_not_found_by_pyiceberg_and_stays_of_its_kind(
+    client: RestClient, served: Served
+) -> None:
+    catalog = RestCatalog("h", uri=served.url, warehouse="master", token=served.token)
+    columns = pa.schema([("id", pa.int64())])
+    make_view(client)
+    served.store.dataset("db.f").create("files", branch="master")
+    for name in ("v", "f"):
+        assert not catalog.table_exists(f"db.{name}")
+        with pytest.raises(NoSuchTableError, match=f"Table does not exist: db.{name} on master"):
+            catalog.load_table(f"db.{name}")
+        with pytest.raises(NoSuchTableError):
+            catalog.drop_table(f"db.{name}")
+    assert catalog.list_tables("db") == []
+    assert catalog.list_views("db") == [("db", "v")]
+    with pytest.raises(BadRequestError, match=r"db.f is a tree of files, not a table"):
+        catalog.create_table("db.f", columns)
+    catalog.drop_view("db.v")
+    with pytest.raises(TableAlreadyExistsError, match=r"View with same name .* keeps its kind"):
+        catalog.create_table("db.v", columns)
+    make_view(client)
+    catalog.create_table("db.t", columns)
+    catalog.drop_table("db.t")
+    catalog.create_table("db.t", columns)
+    assert catalog.list_views("db") == [("db", "v")]
 
 
 def test_view_on_a_branch_is_read_there_and_not_on_its_fallback(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.spark.jvm import spark_home
-from tests.support.maven import Artifact, cached, ensure, fetch_jars, java, must
+from tests.support.maven import Artifact, cached, ensure, fetch_files, java, must
 
 VERSION = "1.11.0"
 NOT_FETCHED = "no catalog tests of Iceberg: they could not be fetched (make test-engines says why)"
@@ -62,7 +62,7 @@ def ensure_fetched() -> Path:
 def _fetch(scratch: Path) -> Path:
     directory = scratch / "jars"
     directory.mkdir()
-    return fetch_jars(directory, _ARTIFACTS)
+    return fetch_files(directory, _ARTIFACTS)
 
 
 def run_catalog_tests(

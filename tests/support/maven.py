@@ -24,21 +24,29 @@ _WANTED = """<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven"
   </dependencies>
 </ivy-module>
 """
+# Without POM files: those of a large project import a hundred others.
+_PLAIN_SETTINGS = """<ivysettings>
+  <settings defaultResolver="public"/>
+  <resolvers><ibiblio name="public" m2compatible="true" usepoms="false"/></resolvers>
+</ivysettings>
+"""
 _DEPENDENCY = """
     <dependency org="{organisation}" name="{name}" rev="{version}" {scope}>{artifacts}
     </dependency>"""
 _ARTIFACT = """
-      <artifact name="{name}" type="jar" ext="jar"{classifier}/>"""
+      <artifact name="{name}" type="{kind}" ext="{kind}"{classifier}/>"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """Jars of one version of a module; the plain jar has the classifier ''."""
+    """Files of one version of a module; the plain one has the classifier ''."""
 
     organisation: str
     name: str
     version: str
     classifiers: tuple[str, ...] = ("",)
+    # The type of its files, which is the end of their names too.
+    kind: str = "jar"
     # True to fetch what the module needs at run time too.
     transitive: bool = False
 
@@ -76,17 +84,19 @@ def fetch_jar(
     wanted = Artifact(
         organisation=organisation, name=name, version=version, classifiers=(classifier,)
     )
-    fetch_jars(scratch, [wanted])
-    return scratch / f"{name}-{version}{f'-{classifier}' if classifier else ''}.jar"
+    return fetch_files(scratch, [wanted]) / f"{name}-{version}{classifier and f'-{classifier}'}.jar"
 
 
-def fetch_jars(scratch: Path, wanted: Sequence[Artifact]) -> Path:
-    """Fetch jars into a directory, and return the directory."""
+def fetch_files(scratch: Path, wanted: Sequence[Artifact]) -> Path:
+    """Fetch artifacts into a directory, and return the directory."""
     dependencies = "".join(map(_dependency, wanted))
     (scratch / "ivy.xml").write_text(_WANTED.format(dependencies=dependencies))
     ivy = next((spark_home() / "jars").glob("ivy-*.jar"))
     pattern = f"{scratch}/[artifact]-[revision](-[classifier]).[ext]"
     words = ["-ivy", "ivy.xml", "-cache", str(scratch / "cache"), "-retrieve", pattern]
+    if not any(one.transitive for one in wanted):
+        (scratch / "settings.xml").write_text(_PLAIN_SETTINGS)
+        words += ["-settings", "settings.xml"]
     must([str(java()), "-cp", str(ivy), "org.apache.ivy.Main", *words], scratch)
     shutil.rmtree(scratch / "cache")
     return scratch
@@ -94,7 +104,11 @@ def fetch_jars(scratch: Path, wanted: Sequence[Artifact]) -> Path:
 
 def _dependency(wanted: Artifact) -> str:
     artifacts = (
-        _ARTIFACT.format(name=wanted.name, classifier=f' m:classifier="{one}"' if one else "")
+        _ARTIFACT.format(
+            name=wanted.name,
+            kind=wanted.kind,
+            classifier=f' m:classifier="{one}"' if one else "",
+        )
         for one in wanted.classifiers
     )
     return _DEPENDENCY.format(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from urllib.parse import unquote_plus
 from uuid import UUID
 
 import orjson
@@ -432,7 +432,7 @@ class Request:
     @property
     def namespace(self) -> table_catalog.Namespace:
         """Return the namespace in the path; `%1F` separates its levels."""
-        return parse_levels(unquote(self.arguments["namespace"]))
+        return parse_levels(unquote_plus(self.arguments["namespace"]))
 
     @property
     def table(self) -> DatasetName:
@@ -441,7 +441,7 @@ class Request:
 
     def name_of(self, kind: DatasetKind) -> DatasetName:
         """Return the table or view in the path."""
-        return checked_name(self.namespace, unquote(self.arguments[kind]))
+        return checked_name(self.namespace, unquote_plus(self.arguments[kind]))
 
     @property
     def idempotency(self) -> table_catalog.Idempotency | None:
