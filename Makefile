@@ -69,6 +69,7 @@ lock: setup ## Regenerate the lock files from pyproject.toml (UPGRADE=--upgrade:
 	@$(COMPILE) --no-deps --output-file tools/bootstrap.lock tools/bootstrap.in
 	@$(COMPILE) --no-deps --output-file tools/postgres.lock tools/postgres.in
 	@$(COMPILE) --no-deps --output-file tools/duckdb.lock tools/duckdb.in
+	@$(COMPILE) --no-deps --output-file tools/ducklake.lock tools/ducklake.in
 	@$(COMPILE) --no-deps --output-file tools/frames.lock tools/frames.in
 	@$(COMPILE) --no-deps --output-file tools/trino.lock tools/trino.in
 

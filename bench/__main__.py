@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -33,6 +34,7 @@ from bench import (
 from bench.cases import Bench, Scale, Unavailable
 from bench.crowd import run_served_crowd
 from bench.measuring import Result, run_bench
+from bench.peer_rows import run_peers
 from bench.report import document, table_of
 
 BENCHES: tuple[Bench[Any], ...] = (
@@ -56,7 +58,7 @@ BENCHES: tuple[Bench[Any], ...] = (
     jobs.TPCH_JOBS,
     merging.MERGING,
 )
-_RESULTS = Path(__file__).with_name("results") / "latest.json"
+_RESULTS = Path(__file__).with_name("results")
 _WIDTH = 140
 
 
@@ -71,8 +73,16 @@ def main(
     merged_rows: Annotated[
         int | None, typer.Option(help="Rows to merge by Spark: ten million, or 200,000.")
     ] = None,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Headgate beside other systems, in one run.")
+    ] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="With --peers: write docs/benchmarks.md too.")
+    ] = False,
 ) -> None:
     """Time Headgate on this machine. Example: python -m bench --quick --only sqlite"""
+    # Commands are measured as they run after their first start: with the bytecode of all modules.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     progress = Console(stderr=True, highlight=False)
     # For a file or a pipe Rich assumes 80 columns, too few for these tables.
     console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
@@ -82,6 +92,14 @@ def main(
     def tell(line: str) -> None:
         progress.print(line, style="dim")
 
+    if peers:
+        report = run_peers(only, scale, tell)
+        _save(report.document(), "peers.json", stdout=json)
+        if not json:
+            console.print(report.table())
+        if write:
+            report.write()
+        raise typer.Exit(int(strict and report.missed))
     runs: list[tuple[str, Callable[..., list[Result]]]]
     runs = [(bench.name, partial(run_bench, bench)) for bench in BENCHES]
     for name, run in (*runs, (crowd.NAME, run_served_crowd)):
@@ -95,13 +113,17 @@ def main(
             console.print(table_of(found))
     if not results:
         raise typer.BadParameter(f"no case has {only!r} in its name.", param_hint="--only")
-    encoded = orjson.dumps(document(results), option=orjson.OPT_INDENT_2)
-    _RESULTS.parent.mkdir(exist_ok=True)
-    _RESULTS.write_bytes(encoded)
-    if json:
-        print(encoded.decode())
+    _save(document(results), "latest.json", stdout=json)
     if strict and any(result.misses for result in results):
         raise typer.Exit(1)
+
+
+def _save(found: dict[str, Any], name: str, *, stdout: bool) -> None:
+    encoded = orjson.dumps(found, option=orjson.OPT_INDENT_2)
+    _RESULTS.mkdir(exist_ok=True)
+    (_RESULTS / name).write_bytes(encoded)
+    if stdout:
+        print(encoded.decode())
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def _open_and_commit(place: Place) -> Timed:
 
 
 @_on_both("publish 1 dataset", sqlite_ms=5)
-def _publish_1(place: Place) -> Timed:
+def publish_1(place: Place) -> Timed:
     return _publication(place, 1)
 
 

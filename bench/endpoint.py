@@ -99,24 +99,31 @@ def _desks(scale: Scale, tell: Tell) -> Iterator[Mapping[str, Desk]]:
         endpoint = EmbeddedEndpoint(database, tables, no_rules)
         try:
             yield {
-                f"{size:,} snapshot{'s' * (size > 1)}": _desk(database, tables, endpoint, size)
+                f"{size:,} snapshot{'s' * (size > 1)}": make_desk(
+                    *(database, tables, f"table-{size}"),
+                    url=endpoint.url,
+                    token=endpoint.issue(ACTOR),
+                    snapshots=size,
+                )
                 for size in sizes
             }
         finally:
             endpoint.stop()
 
 
-def _desk(database: Database, tables: TableVersions, endpoint: EmbeddedEndpoint, size: int) -> Desk:
-    name = f"table-{size}"
-    dataset = _table(database, tables, name, snapshots=size)
+def make_desk(
+    database: Database, tables: TableVersions, name: str, *, url: str, token: str, snapshots: int
+) -> Desk:
+    """Create a table behind the endpoint of this URL."""
+    dataset = _table(database, tables, name, snapshots=snapshots)
     prefix = encode_prefix(parse_context(ROOT), client="bench")
-    address = urlsplit(endpoint.url)
+    address = urlsplit(url)
     return Desk(
         connection=http.client.HTTPConnection(str(address.hostname), address.port),
-        path=f"/v1/{prefix}/namespaces/{NAMESPACE}/tables/{name}",
-        token=endpoint.issue(ACTOR),
+        path=f"{address.path}/v1/{prefix}/namespaces/{NAMESPACE}/tables/{name}",
+        token=token,
         location=tables.table_location(dataset.id),
-        snapshot=size,
+        snapshot=snapshots,
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,9 +37,13 @@ class Drawn:
         return Visit(store=self.store, grant=grant, query={"branch": branch})
 
 
+def _drawn(scale: Scale, tell: Tell) -> AbstractContextManager[Mapping[str, Drawn]]:
+    return drawn((100, 500), tell)
+
+
 @contextmanager
-def _drawn(scale: Scale, tell: Tell) -> Iterator[Mapping[str, Drawn]]:
-    sizes = (100, 500)
+def drawn(sizes: Sequence[int], tell: Tell) -> Iterator[Mapping[str, Drawn]]:
+    """Fill stores of so many datasets."""
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as home:
         found: dict[str, Drawn] = {}
         for count in sizes:
@@ -55,12 +59,16 @@ def _drawn(scale: Scale, tell: Tell) -> Iterator[Mapping[str, Drawn]]:
             tell(f"lineage: {count} datasets in {time.monotonic() - began:.1f} s")
             found[f"{count} datasets"] = Drawn(store=store, count=count)
         yield found
-        for drawn in found.values():
-            drawn.store.close()
+        for one in found.values():
+            one.store.close()
 
 
 LINEAGE: Bench[Drawn] = Bench(
-    "lineage page", _drawn, repetitions=20, quick_repetitions=5, warm_ups=2
+    "lineage page",
+    lambda scale, tell: drawn((100, 500), tell),
+    repetitions=20,
+    quick_repetitions=5,
+    warm_ups=2,
 )
 
 

@@ -69,9 +69,9 @@ class Pipeline:
         )
 
 
-def open_store(root: Path) -> Store:
-    """Open an empty store on SQLite."""
-    url = f"sqlite:///{root / 'catalog.db'}"
+def open_store(root: Path, catalog: str | None = None) -> Store:
+    """Open an empty store, on SQLite unless the URL of an empty catalog is given."""
+    url = catalog or f"sqlite:///{root / 'catalog.db'}"
     database = Database(url)
     ensure_schema(database, create=True)
     database.close()

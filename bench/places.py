@@ -42,7 +42,7 @@ def on_sqlite(scale: Scale, tell: Tell) -> Iterator[Mapping[str, Place]]:
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as home:
         root = Path(home)
         urls = (f"sqlite:///{root}/{number}.db" for number in range(len(_SIZES)))
-        with _filled(scale, tell, root, partial(next, urls)) as places:
+        with filled(scale, tell, root, partial(next, urls)) as places:
             yield places
 
 
@@ -53,13 +53,13 @@ def on_postgres(scale: Scale, tell: Tell) -> Iterator[Mapping[str, Place]]:
     with (
         tempfile.TemporaryDirectory(prefix="headgate-bench-") as root,
         running_postgres() as server,
-        _filled(scale, tell, Path(root), partial(fresh_database, server)) as places,
+        filled(scale, tell, Path(root), partial(fresh_database, server)) as places,
     ):
         yield places
 
 
 @contextmanager
-def _filled(
+def filled(
     scale: Scale, tell: Tell, root: Path, new_url: Callable[[], str]
 ) -> Iterator[Mapping[str, Place]]:
     trees = store_trees(FileTrees(LocalStore(root / "warehouse")))

@@ -52,7 +52,7 @@ def _schema(buckets: int) -> str:
     return text
 
 
-def _fill(store: Store, rows: int, tell: Tell) -> None:
+def fill(store: Store, rows: int, tell: Tell) -> None:
     began = time.monotonic()
     path = store.settings.root / "rows.toml"
     path.write_text(_schema(max(8, rows // 40_000)))
@@ -74,7 +74,7 @@ def _filled(scale: Scale, tell: Tell) -> Iterator[Mapping[str, Filled]]:
         open_store(Path(home)) as store,
         ExitStack() as crowd,
     ):
-        _fill(store, rows, tell)
+        fill(store, rows, tell)
         lines = [crowd.enter_context(_writer(store.settings, at)) for at in range(_WRITERS)]
         yield {f"{rows:,} rows": Filled(store=store, rows=rows, crowd=lines, tell=tell)}
 

@@ -85,7 +85,7 @@ def _afar(scale: Scale, tell: Tell) -> Iterator[Mapping[str, Afar]]:
             http = HttpClient(server.url, token)
             objects = RemoteObjects(http)
             together = FileTrees(objects)
-            tree = _grow(home / "tree", files)
+            tree = grow(home / "tree", files)
             root = together.edit(EMPTY, put=together.upload(tree)).root
             one_by_one = FileTrees(cast(ObjectStore, _OneByOne(objects)))
             yield {
@@ -101,7 +101,7 @@ def _afar(scale: Scale, tell: Tell) -> Iterator[Mapping[str, Afar]]:
             http.close()
 
 
-def _grow(tree: Path, files: int) -> Path:
+def grow(tree: Path, files: int) -> Path:
     for number in range(files):
         directory = tree / f"d{number // _PER_DIRECTORY:04d}"
         if number % _PER_DIRECTORY == 0:
@@ -155,13 +155,13 @@ def _get(afar: Afar) -> Timed:
 
 @SERVED.case("files put")
 def _put(afar: Afar) -> Timed:
-    tree = _grow(afar.place("new"), afar.files)
+    tree = grow(afar.place("new"), afar.files)
     return lambda: afar.together.upload(tree)
 
 
 @SERVED.case("files put, one by one")
 def _put_one_by_one(afar: Afar) -> Timed:
-    tree = _grow(afar.place("new"), afar.files)
+    tree = grow(afar.place("new"), afar.files)
     return lambda: afar.one_by_one.upload(tree)
 
 

@@ -13,8 +13,11 @@ from pathlib import Path
 from bench.cases import Bench, Scale, Tell, Timed
 
 # Same entry point as the installed script, independent of its location.
-_HEADGATE = "import sys; from headgate.cli.main import main; sys.exit(main())"
-
+HEADGATE = [
+    sys.executable,
+    "-c",
+    "import sys; from headgate.cli.main import main; sys.exit(main())",
+]
 
 _QUERY = "select count(*) as n from g.t"
 
@@ -27,13 +30,13 @@ class Shell:
     store: Path
 
     def run(self, *words: str) -> Timed:
-        return lambda: _run([*self.headgate, *words], self.store)
+        return lambda: run([*self.headgate, *words], self.store)
 
 
 @contextmanager
 def _shells(scale: Scale, tell: Tell) -> Iterator[Mapping[str, Shell]]:
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as temporary:
-        shell = Shell(headgate=[sys.executable, "-c", _HEADGATE], store=Path(temporary))
+        shell = Shell(headgate=HEADGATE, store=Path(temporary))
         shell.run("init")()
         (shell.store / "t.csv").write_text("id\n1\n2\n3\n")
         shell.run("load", "-b", "master", "--create", "g.t=t.csv")()
@@ -47,12 +50,12 @@ START: Bench[Shell] = Bench(
 
 @START.case("python")
 def _python(shell: Shell) -> Timed:
-    return lambda: _run([sys.executable, "-c", "pass"], shell.store)
+    return lambda: run([sys.executable, "-c", "pass"], shell.store)
 
 
 @START.case("import sqlalchemy")
 def _sqlalchemy(shell: Shell) -> Timed:
-    return lambda: _run([sys.executable, "-c", "import sqlalchemy"], shell.store)
+    return lambda: run([sys.executable, "-c", "import sqlalchemy"], shell.store)
 
 
 @START.case("headgate --help", target_ms=300)
@@ -70,7 +73,7 @@ def _sql(shell: Shell) -> Timed:
     return shell.run("sql", "--engine", "duckdb", _QUERY)
 
 
-def _run(command: list[str], directory: Path) -> None:
+def run(command: list[str], directory: Path) -> None:
     subprocess.run(
         command,
         cwd=directory,

@@ -12,11 +12,12 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from bench.peers import BEGIN, DOCS, END
 from tests.support.source import ROOT, modules
 
 _LOCKS = [
     "requirements.lock",
-    *(f"tools/{name}.lock" for name in ("bootstrap", "duckdb", "frames", "postgres")),
+    *(f"tools/{name}.lock" for name in ("bootstrap", "duckdb", "ducklake", "frames", "postgres")),
 ]
 _PICTURE_BYTES = 150_000
 _TARGETS = {"help", "setup", "demo", "test", "serve", "bench", "fmt", "check"}
@@ -105,6 +106,12 @@ def test_docs_show_only_pictures_that_exist_and_are_small() -> None:
     assert [path for path in shown if not path.is_file()] == []
     pictures = list((ROOT / "docs" / "images").glob("*.png"))
     assert [path.name for path in pictures if path.stat().st_size > _PICTURE_BYTES] == []
+
+
+def test_docs_have_the_place_of_the_newest_run_of_the_bench() -> None:
+    page = DOCS.read_text()
+    assert (page.count(BEGIN), page.count(END)) == (1, 1)
+    assert page.index(BEGIN) < page.index(END)
 
 
 def test_decision_records_in_force_are_named_in_the_source() -> None:

@@ -132,16 +132,15 @@ def _set_target(tree: exp.Expr, statement: Statement, name: str) -> None:
 
 def _insert(working: WorkingSet, statement: Statement, table: WorkingTable) -> None:
     tree = _bound(working, statement)
-    name = table.begin()
-    if not isinstance(tree.this, exp.Schema) and not tree.args.get("by_name"):
+    target: exp.Expr = exp.to_table(table.begin())
+    if isinstance(tree.this, exp.Schema):
+        _check_columns(statement, table, [i.name for i in tree.this.expressions])
+        target = exp.Schema(this=target, expressions=tree.this.expressions)
+    elif not tree.args.get("by_name"):
         # The table's own columns, without those that the working set adds.
         columns = [exp.to_identifier(column, quoted=True) for column in table.columns]
-        tree.set("this", exp.Schema(this=exp.to_table(name), expressions=columns))
-    elif isinstance(tree.this, exp.Schema):
-        _check_columns(statement, table, [i.name for i in tree.this.expressions])
-        tree.this.set("this", exp.to_table(name))
-    else:
-        tree.set("this", exp.to_table(name))
+        target = exp.Schema(this=target, expressions=columns)
+    tree.set("this", target)
     working.engine.execute(tree.sql(dialect=Dialect))
 
 

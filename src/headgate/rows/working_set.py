@@ -105,12 +105,9 @@ class WorkingTable:
                 f"CREATE TEMP TABLE {self.rows} AS SELECT *, NULL::BIGINT AS {RID}, "
                 f"0::BIGINT AS {BY} FROM {empty}"
             )
-            self.engine.execute(f"ALTER TABLE {self.rows} ALTER COLUMN {BY} SET DEFAULT -1")
-            for column, value in self.constraints.defaults.items():
-                self.engine.execute(
-                    f"ALTER TABLE {self.rows} ALTER COLUMN {sql.quote(column)} "
-                    f"SET DEFAULT {sql.literal(value)}"
-                )
+            for name, value in {BY: -1, **self.constraints.defaults}.items():
+                column = f"ALTER TABLE {self.rows} ALTER COLUMN {sql.quote(name)}"
+                self.engine.execute(f"{column} SET DEFAULT {sql.literal(value)}")
         return self.rows
 
     def bring(self, where: Conditions = ()) -> str:
@@ -292,12 +289,9 @@ class WorkingSet:
 
     def find_table(self, name: DatasetName) -> WorkingTable | None:
         """Return the table, or None if the branch does not show it."""
-        if name in self.tables:
-            return self.tables[name]
-        on_branch = self.branch_tables.find(name)
-        if on_branch is None or on_branch.version is None:
-            return None
-        return self.table(name)
+        on_branch = self.branch_tables.find(name) if name not in self.tables else None
+        is_shown = on_branch is not None and on_branch.version is not None
+        return self.table(name) if name in self.tables or is_shown else None
 
     def referring(self, table: WorkingTable) -> list[tuple[WorkingTable, Reference]]:
         """Return the references of other tables to the key of this one."""
@@ -379,8 +373,9 @@ class TableEffect:
 def effect_of(table: WorkingTable) -> TableEffect:
     """Compare the rows with the committed ones; equal rows cancel out."""
     rows = table.begin()
-    if table.is_replaced:
-        return _replaced(table, rows)
+    if table.is_replaced or not table._loaded:
+        # All committed rows are removed, or none.
+        return _all_new(table, rows)
     engine, before = table.engine, table.originals()
     removed, added = engine.new_name("removed"), engine.new_name("added")
     same = sql.same_sql(table.columns, "old", "new")
@@ -398,12 +393,12 @@ def effect_of(table: WorkingTable) -> TableEffect:
     )
 
 
-def _replaced(table: WorkingTable, rows: str) -> TableEffect:
+def _all_new(table: WorkingTable, rows: str) -> TableEffect:
     removed = table.engine.new_name("removed")
     table.engine.execute(f"CREATE TEMP VIEW {removed} AS SELECT * FROM {rows} LIMIT 0")
-    before = recorded_row_count(table.scan.version.metadata) or 0
+    recorded = recorded_row_count(table.scan.version.metadata) if table.is_replaced else 0
     count = int(table.engine.value(f"SELECT count(*) FROM {rows}"))
-    counts = Counts(inserted=count, deleted=before)
+    counts = Counts(inserted=count, deleted=recorded or 0)
     return TableEffect(table=table, removed=removed, added=rows, counts=counts)
 
 

@@ -284,16 +284,18 @@ class _Writer:
         self.progress = progress
 
     def preview(self) -> Outcome:
-        counts = self._prepare(self._open()).counts
+        tables = self._read()
+        check_heads(tables, self.request)
+        counts = self._prepare(tables).counts
         return Outcome(operation=mint_operation(), publication=None, counts=counts)
 
     def run(self) -> tuple[Receipt, Outcome]:
         """Attempt until the write is published, or until the request's time is over."""
         while True:
             self.request.interrupt.check()
-            self._queue()
+            tables = self._queue()
             try:
-                return self._attempt()
+                return self._attempt(tables)
             except HeadMismatch:
                 raise
             except (
@@ -328,31 +330,26 @@ class _Writer:
         name = parse_dataset_name(conflict.facts["dataset"])
         return not self.parts.database.read(lambda c: find_datasets(c, [name]))
 
-    def _queue(self) -> None:
+    def _queue(self) -> BranchTables:
         """Wait with a ticket after the second conflict, or at once where other writers wait."""
-        line = self.progress.line
+        line, holder, tables = self.progress.line, self.progress.holder, self._read()
         if line.ticket is None and self.request.timeout_seconds > 0:
-            branches = self._branches()
+            found = [tables.find(name) for name in self.write.targets]
+            branches = [one.branch.id for one in found if one is not None and one.branch]
             waits = (
-                self.progress.holder is not None
+                holder is not None
                 or self.progress.losses >= CONFLICTS_BEFORE_TICKET
                 or self.parts.database.read(lambda c: is_waited_for(c, branches))
             )
             if branches and waits:
                 line.join(branches)
-        line.wait(self.progress.holder)
+        line.wait(holder)
         self.progress.holder = None
+        return self._read() if line.ticket or holder else tables
 
-    def _branches(self) -> list[BranchId]:
-        """Return the branches of the written tables that exist already."""
-        branch_tables = BranchTables(self.parts.database, branch_context(self.request.branch))
-        branch_tables.prefetch(self.write.targets)
-        found = [branch_tables.find(name) for name in self.write.targets]
-        return [one.branch.id for one in found if one is not None and one.branch is not None]
-
-    def _attempt(self) -> tuple[Receipt, Outcome]:
+    def _attempt(self, tables: BranchTables) -> tuple[Receipt, Outcome]:
         line = self.progress.line
-        tables = self._open()
+        check_heads(tables, self.request)
         # Those behind must not overtake an attempt that takes longer than a lease.
         renewal = Heartbeat(line.renew, seconds=RENEW_SECONDS) if line.ticket else nullcontext()
         with renewal:
@@ -366,10 +363,9 @@ class _Writer:
             losses=self.progress.losses,
         )
 
-    def _open(self) -> BranchTables:
+    def _read(self) -> BranchTables:
         tables = BranchTables(self.parts.database, branch_context(self.request.branch))
         tables.prefetch([*self.write.targets, *self.request.if_heads])
-        check_heads(tables, self.request)
         return tables
 
     def _prepare(self, tables: BranchTables) -> Prepared:

@@ -17,11 +17,10 @@ from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 from pyiceberg import expressions
-from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
-from pyiceberg.manifest import ManifestContent, ManifestEntryStatus, ManifestFile
-from pyiceberg.table import FileScanTask, StaticTable
+from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.table import FileScanTask, ManifestGroupPlanner
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
@@ -30,7 +29,7 @@ from headgate.storage.address import first_set
 from headgate.tables.manifests import check_all_manifests
 from headgate.tables.metadata import MAIN, Json, Metadata, Row, not_finite
 from headgate.tables.snapshots import current_snapshot
-from headgate.tables.versions import StoredVersion
+from headgate.tables.versions import StoredVersion, WeighedCache
 
 check_all_manifests()
 
@@ -100,6 +99,38 @@ class DataFile:
         return self.path, self.deletes
 
 
+# Manifests and lists of them never change, so those used last are kept, by address.
+_lists: WeighedCache[tuple[ManifestFile, ...]] = WeighedCache(limit=20_000)
+_entries: WeighedCache[list[ManifestEntry]] = WeighedCache(limit=50_000)
+
+
+class _KeptManifest(ManifestFile):  # type: ignore[misc]  # the library has no types
+    """A manifest whose live entries are read once."""
+
+    def fetch_manifest_entry(self, io: FileIO, discard_deleted: bool = True) -> list[ManifestEntry]:
+        if not discard_deleted:
+            return super().fetch_manifest_entry(io, discard_deleted)  # type: ignore[no-any-return]
+        found = _entries.find(self.manifest_path)
+        if found is None:
+            found = super().fetch_manifest_entry(io)
+            keep_entries(self.manifest_path, found)
+        return found
+
+
+def keep_entries(path: str, live: list[ManifestEntry]) -> None:
+    """Keep the entries of a manifest, as they are read from it."""
+    _entries.put(path, live, weight=len(live))
+
+
+def keep_manifests(path: str, listed: Iterable[ManifestFile]) -> tuple[ManifestFile, ...]:
+    """Keep the manifests of a manifest list, and return them."""
+    kept = tuple(
+        one if isinstance(one, _KeptManifest) else _KeptManifest(*one._data) for one in listed
+    )
+    _lists.put(path, kept, weight=len(kept))
+    return kept
+
+
 class TableScan:
     """The files and rows of one version; raises `NeedsSpark` for what PyIceberg cannot read."""
 
@@ -109,13 +140,6 @@ class TableScan:
             self.metadata = _slim_metadata(version.metadata)
             # Without the table's own properties: they could name a class to be loaded.
             self.io: FileIO = load_file_io(file_properties(options), location=version.location)
-            self._table = StaticTable(
-                identifier=("version", version.location),
-                metadata=self.metadata,
-                metadata_location=version.location,
-                io=self.io,
-                catalog=NoopCatalog("version"),
-            )
             self.schema: pa.Schema = schema_to_pyarrow(
                 self.metadata.schema(), include_field_ids=False
             )
@@ -123,23 +147,24 @@ class TableScan:
     def plan(self, where: Conditions = ()) -> list[DataFile]:
         """Return the files that may hold such rows, by partitions and statistics."""
         with library_errors(self.version.location):
-            tasks = self._table.scan(row_filter=_expression(where)).plan_files()
-            return [_data_file(task) for task in tasks]
+            planner = ManifestGroupPlanner(self.metadata, self.io, _expression(where))
+            return [_data_file(task) for task in planner.plan_files(self.manifests())]
 
-    def manifests(self) -> dict[str, ManifestFile]:
-        """Return the manifests of the version, by address."""
+    def manifests(self) -> Sequence[ManifestFile]:
+        """Return the manifests of the version."""
         with library_errors(self.version.location):
             snapshot = self.metadata.current_snapshot()
-            found = snapshot.manifests(self.io) if snapshot else []
-            return {manifest.manifest_path: manifest for manifest in found}
+            if snapshot is None:
+                return ()
+            found = _lists.find(snapshot.manifest_list)
+            return found or keep_manifests(snapshot.manifest_list, snapshot.manifests(self.io))
 
     def files_of(self, manifests: Iterable[ManifestFile]) -> list[DataFile]:
         """Return the live files of manifests of data files, to which no delete files apply."""
         with library_errors(self.version.location):
             return [
                 _data_file(FileScanTask(data_file=entry.data_file))
-                for manifest in manifests
-                for entry in manifest.fetch_manifest_entry(self.io, discard_deleted=True)
+                for entry in self._live(manifests)
             ]
 
     def narrow(self, files: Sequence[DataFile], where: Conditions) -> list[DataFile]:
@@ -162,17 +187,15 @@ class TableScan:
     def first_files(self, rows: int) -> list[DataFile]:
         """Return enough files for this many rows, from as few manifests as possible."""
         with library_errors(self.version.location):
-            snapshot = self.metadata.current_snapshot()
-            manifests = list(snapshot.manifests(self.io)) if snapshot else []
+            manifests = self.manifests()
             if any(manifest.content == ManifestContent.DELETES for manifest in manifests):
                 # The deletes of a file are known only when all manifests are read.
                 return self.plan()
-            entries = (
-                entry.data_file
-                for manifest in manifests
-                for entry in manifest.fetch_manifest_entry(self.io, discard_deleted=True)
-            )
-            return _enough(entries, rows)
+            return _enough((entry.data_file for entry in self._live(manifests)), rows)
+
+    def _live(self, manifests: Iterable[ManifestFile]) -> Iterator[ManifestEntry]:
+        for manifest in manifests:
+            yield from manifest.fetch_manifest_entry(self.io)
 
     def files_added_by(self, snapshots: Iterable[Json], rows: int) -> list[DataFile]:
         """Return enough files for this many rows, of those that these append snapshots added."""
@@ -182,13 +205,11 @@ class TableScan:
     def _added_by(self, snapshots: Iterable[Json]) -> Iterator[Any]:
         for snapshot in map(Snapshot.model_validate, snapshots):
             id = snapshot.snapshot_id
-            for manifest in snapshot.manifests(self.io):
-                if manifest.content != ManifestContent.DATA or manifest.added_snapshot_id != id:
-                    continue
-                for entry in manifest.fetch_manifest_entry(self.io, discard_deleted=True):
-                    # A merged manifest repeats the files that earlier snapshots added.
-                    if entry.status == ManifestEntryStatus.ADDED:
-                        yield entry.data_file
+            own = (one for one in snapshot.manifests(self.io) if one.added_snapshot_id == id)
+            for entry in self._live(one for one in own if one.content == ManifestContent.DATA):
+                # A merged manifest repeats the files that earlier snapshots added.
+                if entry.status == ManifestEntryStatus.ADDED:
+                    yield entry.data_file
 
     def batches(
         self,
@@ -355,8 +376,8 @@ def changed_files(
     before: TableScan | None, after: TableScan | None
 ) -> tuple[list[DataFile], list[DataFile]]:
     """Return the files that were removed and added; manifests that both have are not read."""
-    held = before.manifests() if before else {}
-    named = after.manifests() if after else {}
+    held = {one.manifest_path: one for one in (before.manifests() if before else ())}
+    named = {one.manifest_path: one for one in (after.manifests() if after else ())}
     if any(one.content == ManifestContent.DELETES for one in (*held.values(), *named.values())):
         old = before.plan() if before else []
         new = after.plan() if after else []

@@ -8,12 +8,12 @@ import io
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
+from pyiceberg.io import FileIO
 from pyiceberg.io.fileformat import FileFormatFactory
 from pyiceberg.io.pyarrow import (
     ParquetFormatModel,
@@ -35,10 +35,10 @@ from pyiceberg.table import WriteTask
 
 from headgate.errors import NeedsSparkToWrite
 from headgate.tables.metadata import MAIN, Json, Metadata
-from headgate.tables.scan import DataFile, TableScan, library_errors
+from headgate.tables.scan import DataFile, TableScan, keep_entries, keep_manifests, library_errors
 from headgate.tables.snapshots import current_snapshot, total_counts
 from headgate.tables.updates import apply_updates
-from headgate.tables.versions import WeighedCache, uuid_with_digest
+from headgate.tables.versions import uuid_with_digest
 
 # The newest format version that PyIceberg writes.
 _NEWEST_WRITTEN = 2
@@ -203,7 +203,7 @@ def _write_snapshot(scan: TableScan, metadata: Metadata, change: FileChange, now
     parent = current_snapshot(metadata)
     id, sequence = secrets.randbits(63), int(metadata.get("last-sequence-number", 0)) + 1
     place = _metadata_place(metadata)
-    manifests = list(_manifests(scan, parent, change, id, place))
+    manifests = list(_manifests(scan, parent, change, (id, sequence), place))
     output = _NamedByDigest(scan.io, lambda uuid: f"{place}/snap-{id}-0-{uuid}.avro")
     with write_manifest_list(
         format_version=2,
@@ -214,6 +214,8 @@ def _write_snapshot(scan: TableScan, metadata: Metadata, change: FileChange, now
         avro_compression=_COMPRESSION,
     ) as writer:
         writer.add_manifests(manifests)
+    # The writer has given them their sequence numbers.
+    keep_manifests(output.location, manifests)
     snapshot = {
         "snapshot-id": id,
         "sequence-number": sequence,
@@ -253,25 +255,24 @@ _ENTRIES_WANTED = 32
 # From this many manifests on they are merged, as readers open each of them.
 _MANIFESTS_AT_MOST = 50
 
-_entries: WeighedCache[list[ManifestEntry]] = WeighedCache(limit=50_000)
-
 
 def _manifests(
-    scan: TableScan, parent: Json | None, change: FileChange, id: int, place: str
+    scan: TableScan, parent: Json | None, change: FileChange, new: tuple[int, int], place: str
 ) -> Iterator[ManifestFile]:
-    """Yield the manifests without a removed file as they are, and rewrite the others."""
+    """Yield manifests without a removed file as they are, others rewritten by snapshot `new`."""
     spec = scan.metadata.default_spec_id
     mixed: dict[int, list[ManifestEntry]] = {spec: []} if change.added else {}
     gone = {file.path for file in change.removed}
-    held = _parent_manifests(scan, parent)
+    held = scan.manifests() if parent else ()
     too_many = len(held) >= _MANIFESTS_AT_MOST
     for manifest in held:
         if manifest.content == ManifestContent.DELETES:
             if not change.replaces_all:
                 yield manifest
             continue
-        entries = _live_entries(scan, manifest)
-        if change.replaces_all or any(e.data_file.file_path in gone for e in entries) or too_many:
+        rewritten = change.replaces_all or too_many
+        entries = manifest.fetch_manifest_entry(scan.io) if rewritten or gone else []
+        if rewritten or any(e.data_file.file_path in gone for e in entries):
             mixed.setdefault(manifest.partition_spec_id, []).extend(
                 _kept_or_deleted(entry, gone, everything=change.replaces_all) for entry in entries
             )
@@ -285,21 +286,7 @@ def _manifests(
     )
     for spec_id, entries in mixed.items():
         for part in _shares(entries):
-            yield _write_manifest(scan, spec_id, part, id, place)
-
-
-def _parent_manifests(scan: TableScan, parent: Json | None) -> list[ManifestFile]:
-    snapshot = scan.metadata.current_snapshot() if parent else None
-    return list(snapshot.manifests(scan.io)) if snapshot else []
-
-
-def _live_entries(scan: TableScan, manifest: ManifestFile) -> list[ManifestEntry]:
-    """Return the entries of a manifest; manifests never change, so a cache keeps the last ones."""
-    found = _entries.find(manifest.manifest_path)
-    if found is None:
-        found = manifest.fetch_manifest_entry(scan.io, discard_deleted=True)
-        _entries.put(manifest.manifest_path, found, weight=len(found))
-    return found
+            yield _write_manifest(scan, spec_id, part, new, place)
 
 
 def _kept_or_deleted(entry: ManifestEntry, gone: set[str], *, everything: bool) -> ManifestEntry:
@@ -322,8 +309,13 @@ def _shares(entries: list[ManifestEntry]) -> Iterator[list[ManifestEntry]]:
 
 
 def _write_manifest(
-    scan: TableScan, spec_id: int, entries: Sequence[ManifestEntry], id: int, place: str
+    scan: TableScan,
+    spec_id: int,
+    entries: Sequence[ManifestEntry],
+    new: tuple[int, int],
+    place: str,
 ) -> ManifestFile:
+    (id, sequence), status = new, ManifestEntryStatus
     with write_manifest(
         format_version=2,
         spec=scan.metadata.specs()[spec_id],
@@ -332,54 +324,42 @@ def _write_manifest(
         snapshot_id=id,
         avro_compression=_COMPRESSION,
     ) as writer:
+        add = {status.ADDED: writer.add, status.DELETED: writer.delete}
         for entry in entries:
-            match entry.status:
-                case ManifestEntryStatus.ADDED:
-                    writer.add(entry)
-                case ManifestEntryStatus.DELETED:
-                    writer.delete(entry)
-                case _:
-                    writer.existing(entry)
-    return writer.to_manifest_file()
+            add.get(entry.status, writer.existing)(entry)
+    written = writer.to_manifest_file()
+    live = [entry for entry in entries if entry.status != status.DELETED]
+    for entry in live:
+        entry.data_file.spec_id = spec_id
+        if entry.status == status.ADDED:
+            # A reader takes these from the manifest list.
+            entry.snapshot_id = id
+            entry.sequence_number = entry.file_sequence_number = sequence
+    # Avro gives numbers back as they were written, but not all other values of partitions.
+    if all(isinstance(v, int | None) for entry in live for v in entry.data_file.partition._data):
+        keep_entries(written.manifest_path, live)
+    return written
 
 
-class _NamedByDigest(OutputFile):  # type: ignore[misc]  # the library has no types
-    """A small file, written when it is complete, with its digest in its name."""
+class _NamedByDigest(io.BytesIO):
+    """A small output file of the library, with its digest in its name; written when closed."""
 
     def __init__(self, files: FileIO, name: Callable[[str], str]) -> None:
-        super().__init__("")
-        self._files = files
-        self._name = name
-        self._size = 0
+        super().__init__()
+        self._files, self._name = files, name
+        self.location, self._size = "", 0
 
     def __len__(self) -> int:
         return self._size
 
-    def exists(self) -> bool:
-        return bool(self._size)
-
-    def to_input_file(self) -> InputFile:
-        return self._files.new_input(self.location)
-
-    def create(self, overwrite: bool = False) -> OutputStream:
-        return _Buffer(self._write)
-
-    def _write(self, content: bytes) -> None:
-        self._location, self._size = self._name(uuid_with_digest(content)), len(content)
-        # The name is new; without this, the library would ask the storage whether it exists.
-        with self._files.new_output(self.location).create(overwrite=True) as stream:
-            stream.write(content)
-
-
-class _Buffer(io.BytesIO):
-    """Passes on what was written when it is closed."""
-
-    def __init__(self, receive: Callable[[bytes], None]) -> None:
-        super().__init__()
-        self._receive = receive
+    def create(self, overwrite: bool = False) -> Self:
+        return self
 
     def close(self) -> None:
         content = None if self.closed else self.getvalue()
         super().close()
         if content is not None:
-            self._receive(content)
+            self.location, self._size = self._name(uuid_with_digest(content)), len(content)
+            # The name is new; without this, the library would ask the storage whether it exists.
+            with self._files.new_output(self.location).create(overwrite=True) as stream:
+                stream.write(content)
