@@ -8,7 +8,7 @@ import sqlite3
 import statistics
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -157,7 +157,11 @@ def http_rows(scale: Scale, tell: Tell) -> list[Row]:
         except Unavailable as missing:
             note = str(missing)
         served = stack.enter_context(_served(home / "store"))
-        bare = stack.enter_context(bare_server(home, reply(served.port, served.load)))
+        # One for each request, with the bytes of its reply.
+        bare = {
+            request: stack.enter_context(bare_server(home, reply(served.port, request)))
+            for request in (served.load, served.content)
+        }
         return [
             *_reads(scale, served, bare, nessie, note),
             _commits(scale, home, served, nessie, note),
@@ -166,13 +170,12 @@ def http_rows(scale: Scale, tell: Tell) -> list[Row]:
 
 
 def _reads(
-    scale: Scale, served: Served, bare: int, nessie: Nessie | None, note: str
+    scale: Scale, served: Served, bare: Mapping[bytes, int], nessie: Nessie | None, note: str
 ) -> Iterator[Row]:
     count, rounds = scale.of(1600, 400), scale.of(9, 3)
-    ports = {OURS: served.port, "bare Starlette": bare}
     what = {"load a table": served.load, "read a branch of a table (API)": served.content}
     for name, request in what.items():
-        sent = {side: (port, request) for side, port in ports.items()}
+        sent = {OURS: (served.port, request), "bare Starlette": (bare[request], request)}
         if nessie is not None:
             sent["Nessie (read a content)"] = (nessie.port, nessie.content())
         for connections in (16, 1):
