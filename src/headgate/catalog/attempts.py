@@ -114,7 +114,7 @@ def dispatch_once(
 
 def _lock_key(connection: sa.Connection, key: str) -> None:
     """Serialize requests for a key; inserting its row first extends this to new keys."""
-    new = insert_into(task_keys, connection).values(key=key, epoch=0)
+    new = insert_into(task_keys, connection.dialect.name).values(key=key, epoch=0)
     connection.execute(new.on_conflict_do_nothing())
     connection.execute(sa.select(task_keys.c.epoch).where(task_keys.c.key == key).with_for_update())
 
@@ -145,7 +145,7 @@ def _supersede(connection: sa.Connection, key: str, at: Instant) -> list[str]:
 
 
 def _next_epoch(connection: sa.Connection, key: str) -> Epoch:
-    statement = insert_into(task_keys, connection).values(key=key, epoch=1)
+    statement = insert_into(task_keys, connection.dialect.name).values(key=key, epoch=1)
     raised = statement.on_conflict_do_update(
         index_elements=[task_keys.c.key], set_={"epoch": task_keys.c.epoch + 1}
     ).returning(task_keys.c.epoch)

@@ -13,10 +13,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from functools import wraps
+from functools import lru_cache, wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, cast
@@ -420,7 +420,13 @@ class Database:
     def raw(self) -> Iterator[Connection]:
         """Open a connection without a transaction, for migrations and checks."""
         with self._translated(), self._connected().connect() as connection:
-            yield connection.execution_options(isolation_level="AUTOCOMMIT")
+            connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+            if self.dialect == "postgresql":
+                # A kept connection that broke is replaced by a new one.
+                with suppress(DBAPIError):
+                    connection.exec_driver_sql("SELECT 1")
+                connection.rollback()
+            yield connection
 
     def _run(self, work: Callable[[Connection], T], *, writing: bool) -> T:
         if self.observe is None:
@@ -462,12 +468,9 @@ class Database:
             if writing and connection.info.get("read_only", False):
                 raise errors.CatalogReadOnly(where=self.where, reason="it can only be read")
             connection.info["immediate"] = writing
-        elif not writing:
-            connection = connection.execution_options(isolation_level="REPEATABLE READ")
         transaction = connection.begin()
         try:
-            if writing and self.schema_version is not None:
-                _check_version(connection, self.schema_version)
+            self._begin(connection, writing=writing)
             result = work(connection)
         except BaseException:
             with suppress(DBAPIError):
@@ -484,6 +487,26 @@ class Database:
                 raise errors.CommitInterrupted(where=self.where, reason=_reason(error)) from error
             raise
         return result
+
+    def _begin(self, connection: Connection, *, writing: bool) -> None:
+        """Begin a transaction; raise if another release has migrated the schema that it writes."""
+        known = self.schema_version if writing else None
+        if self.dialect == "sqlite":
+            found = read_version(connection) if known is not None else None
+        else:
+            sent = _SNAPSHOT if not writing else _BEGIN if known is None else _BEGIN_CHECKED
+            try:
+                result = connection.exec_driver_sql(sent, execution_options={"no_parameters": True})
+            except DBAPIError as error:
+                # A kept connection broke while it was idle; nothing was done on it.
+                if error.connection_invalidated:
+                    raise _RetryNeeded from error
+                raise
+            cursor: Any = result.context.cursor
+            found = int(cursor.fetchone()[0]) if known is not None and cursor.nextset() else None
+        if found is not None and known is not None and found != known:
+            wrong = errors.StoreTooNew if found > known else errors.StoreTooOld
+            raise wrong(found=found, known=known)
 
     def _check_unchanged(self, connection: Connection) -> None:
         """Run the work again if another process wrote a file that was opened as immutable."""
@@ -661,45 +684,22 @@ class Database:
 _VERSION = text("SELECT value FROM store WHERE \"key\" = 'schema_version'")
 # An advisory lock of PostgreSQL that writes share and migrations do not; any fixed number.
 MIGRATION_LOCK = 4_817_220_264
-# In one round trip. The second statement sees what was committed until the lock was granted.
-_LOCKED_VERSION = f"SELECT pg_advisory_xact_lock_shared({MIGRATION_LOCK}); {_VERSION}"
+_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ"
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+# In one round trip. The last statement sees what was committed until the lock was granted; no
+# migration begins before the end of this write.
+_BEGIN_CHECKED = f"{_BEGIN}; SELECT pg_advisory_xact_lock_shared({MIGRATION_LOCK}); {_VERSION}"
 
 
-def insert_into(table: Table, connection: Connection) -> Any:
+@lru_cache
+def insert_into(table: Table, dialect: str) -> Any:
     """Return an INSERT of the dialect, which takes ON CONFLICT; both modules load slowly."""
-    return import_module(f"sqlalchemy.dialects.{connection.dialect.name}").insert(table)
-
-
-def pipelined(connection: Connection) -> AbstractContextManager[None]:
-    """Return a block whose writes take one round trip to the database; it contains no reads."""
-    if connection.dialect.name == "sqlite":
-        return nullcontext()
-    from headgate.catalog.postgres import pipeline  # noqa: PLC0415 - an optional extra
-
-    return pipeline(connection)
+    return import_module(f"sqlalchemy.dialects.{dialect}").insert(table)
 
 
 def read_version(connection: Connection) -> int:
     """Return the schema version of a catalog that has one."""
     return int(connection.execute(_VERSION).scalar_one())
-
-
-def _check_version(connection: Connection, known: int) -> None:
-    """Raise if another release has migrated the catalog since this process opened it.
-
-    No migration begins before the end of this write.
-    """
-    if connection.dialect.name == "sqlite":
-        found = read_version(connection)
-    else:
-        at_once = {"no_parameters": True}
-        cursor: Any = connection.exec_driver_sql(_LOCKED_VERSION, execution_options=at_once).cursor
-        cursor.nextset()
-        found = int(cursor.fetchone()[0])
-    if found > known:
-        raise errors.StoreTooNew(found=found, known=known)
-    if found < known:
-        raise errors.StoreTooOld(found=found, known=known)
 
 
 def as_unit_of_work(

@@ -7,10 +7,12 @@ none if an expectation does not match. See ADR 0001.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from headgate import errors
-from headgate.catalog.records import BranchState, Steps, is_over
+from headgate.catalog.records import BranchState, Counter, Steps, is_over
 from headgate.model import changes, ids
+from headgate.model.access import Protections
 from headgate.model.ancestry import next_step_pointers
 from headgate.model.names import DatasetName, find_build_of
 from headgate.model.nouns import PublicationKind, Transaction, TransactionState, Version
@@ -40,11 +42,17 @@ class LockedState:
     """The locked rows, and the effects recorded so far."""
 
     request: changes.PublishRequest
+    counter: Counter
     now: ids.Instant
     branches: dict[ids.BranchId, BranchState]
     transactions: dict[ids.TransactionId, Transaction]
     dataset_names: dict[ids.DatasetId, DatasetName]
     steps: Steps
+    # Read under the counter's lock; `taken`: branches that may have the name of a new one.
+    taken: list[Any]
+    protections: Protections
+    condemned: set[ids.VersionId]
+    condemned_objects: list[str]
     # Units of which this publication commits every OPEN transaction.
     units: list[ids.UnitId] = field(default_factory=list)
     mismatches: list[errors.Mismatch] = field(default_factory=list)
@@ -62,7 +70,6 @@ class LockedState:
     )
     touched: set[ids.BranchId] = field(default_factory=set)
     versions: dict[ids.VersionId, str] = field(default_factory=dict)
-    objects: set[str] = field(default_factory=set)
 
     @property
     def only_writes(self) -> bool:
@@ -140,7 +147,6 @@ def _add(state: LockedState, change: changes.AddTransaction) -> None:
     if branch.view is not None and branch.view != change.parent:
         state.removed.append((branch.id, branch.view, change.parent))
     _note_version(state, change.version, what=f"a version for {branch.dataset}")
-    state.objects |= change.objects
     _move(state, branch, id)
 
 
@@ -302,7 +308,7 @@ def _note_version(state: LockedState, version: Version | None, *, what: str) -> 
         state.versions[version.id] = what
 
 
-def check_condemned(state: LockedState, condemned: set[ids.VersionId]) -> None:
+def check_condemned(state: LockedState) -> None:
     for id, what in state.versions.items():
-        if id in condemned:
+        if id in state.condemned:
             raise errors.VersionExpired(what=what)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from headgate.catalog.database import Database, now
+from headgate.catalog.database import NOW, Database, insert_into, now
 from headgate.catalog.records import dump, filtered, load
 from headgate.catalog.schema import moves, operations, publications
 from headgate.errors import HeadgateError, IdempotencyKeyReused
@@ -67,26 +67,23 @@ def claim_operation(
 
     A second request with the same key waits here for the first one to end.
     """
-    row = _find_row(connection, key)
-    if recorded := _recorded(row, key):
-        return recorded
-    if row is not None:
-        connection.execute(sa.delete(operations).where(operations.c.id == row["id"]))
-    _add(connection, operation, key, state="done")
+    while not _add(connection, operation, key, state="done"):
+        if recorded := find_by_key(connection, key):
+            return recorded
+        forget_operation(connection, key)
     return None
 
 
 def find_by_key(connection: sa.Connection, key: OperationKey) -> Receipt | None:
     """Return the receipt recorded under a key; raise if it belongs to a different request."""
-    return _recorded(_find_row(connection, key), key)
+    wanted = {f"the_{name}": value for name, value in vars(key).items()}
+    return _recorded(connection.execute(_BY_KEY, wanted).mappings().one_or_none(), key)
 
 
 def begin_operation(connection: sa.Connection, operation: OperationId, key: OperationKey) -> None:
     """Record that work on a key is in progress, for status queries; this reserves nothing."""
-    if _find_row(connection, key) is not None:
+    if not _add(connection, operation, key, state="in_progress"):
         renew_operation(connection, key)
-    else:
-        _add(connection, operation, key, state="in_progress")
 
 
 def renew_operation(connection: sa.Connection, key: OperationKey) -> None:
@@ -170,29 +167,21 @@ def forget_old_operations(connection: sa.Connection) -> int:
 
 def _add(
     connection: sa.Connection, operation: OperationId, key: OperationKey, *, state: str
-) -> None:
-    connection.execute(
-        sa.insert(operations).values(
+) -> bool:
+    """Record an operation under its key; return whether there was none."""
+    by_key = [operations.c.principal, operations.c.kind, operations.c.branch, operations.c.key]
+    added = connection.execute(
+        insert_into(operations, connection.dialect.name)
+        .on_conflict_do_nothing(index_elements=by_key)
+        .values(
             id=operation,
-            principal=key.principal,
-            kind=key.kind,
-            branch=key.branch,
-            key=key.key,
-            request_hash=key.request_hash,
+            **vars(key),
             state=state,
-            at=now(connection),
-        )
+            at=NOW[connection.dialect.name].columns(at=sa.BigInteger).scalar_subquery(),
+        ),
+        execution_options={"preserve_rowcount": True},
     )
-
-
-def _find_row(connection: sa.Connection, key: OperationKey) -> sa.RowMapping | None:
-    wanted = {
-        "the_principal": key.principal,
-        "the_kind": key.kind,
-        "the_branch": key.branch,
-        "the_key": key.key,
-    }
-    return connection.execute(_BY_KEY, wanted).mappings().one_or_none()
+    return added.rowcount == 1
 
 
 def _recorded(row: sa.RowMapping | None, key: OperationKey) -> Receipt | None:

@@ -4,8 +4,8 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from psycopg import Connection, Error, OperationalError
-from psycopg.pq import TransactionStatus
+from psycopg import Connection, Cursor, Error, OperationalError, Pipeline
+from psycopg.pq import PipelineStatus, TransactionStatus
 from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy import Connection as Session
 from sqlalchemy.exc import DBAPIError
@@ -21,6 +21,25 @@ _SETTINGS = {
     "tcp_user_timeout": 60_000,
 }
 _IDLE_TIMEOUT_MS = 60_000
+
+
+class _LastingCursor(Cursor[Any]):
+    """A cursor that SQLAlchemy does not close before its results: in a pipeline, or after BEGIN."""
+
+    def close(self) -> None:
+        is_pipelined = self.connection.pgconn.pipeline_status != PipelineStatus.OFF
+        if not is_pipelined and not self.nextset():
+            super().close()
+
+
+class _SyncedPipeline(Pipeline):
+    """A pipeline whose last message is its Sync.
+
+    After psycopg's Flush behind it, the server would not end a session that idles with its locks.
+    """
+
+    def _fetch_gen(self, *, flush: bool) -> Generator[Any, Any, None]:
+        return super()._fetch_gen(flush=False)
 
 
 class SelfClosingConnection(Connection[Any]):
@@ -42,6 +61,10 @@ class SelfClosingConnection(Connection[Any]):
                 self.close()
             raise
 
+    def pipeline(self) -> Any:
+        self._pipeline = self._pipeline or _SyncedPipeline(self)
+        return super().pipeline()
+
 
 def postgres_engine(url: URL, *, lock_timeout_ms: int, kept: int, most: int) -> Engine:
     """Create an engine that keeps `kept` connections and opens up to `most` while needed."""
@@ -54,8 +77,9 @@ def postgres_engine(url: URL, *, lock_timeout_ms: int, kept: int, most: int) -> 
         url,
         pool_size=kept,
         max_overflow=most - kept,
-        pool_pre_ping=True,
-        isolation_level="READ COMMITTED",
+        # The first statement of a unit of work begins its transaction: psycopg would send a BEGIN
+        # in a round trip of its own.
+        isolation_level="AUTOCOMMIT",
         # Settings in the URL are deliberate and take precedence.
         connect_args={name: value for name, value in settings.items() if name not in url.query},
     )
@@ -66,14 +90,14 @@ def postgres_engine(url: URL, *, lock_timeout_ms: int, kept: int, most: int) -> 
 def _connect(
     _dialect: object, _record: object, arguments: list[Any], named: dict[str, Any]
 ) -> SelfClosingConnection:
-    return SelfClosingConnection.connect(*arguments, **named)
+    return SelfClosingConnection.connect(*arguments, cursor_factory=_LastingCursor, **named)
 
 
 @contextmanager
 def pipeline(connection: Session) -> Iterator[None]:
     """Send the statements of the block without waiting for each answer; at its end wait for all.
 
-    SQLAlchemy finds no rows and no row counts in such a block, so it contains only writes.
+    SQLAlchemy finds no row counts in such a block; `database.rows_after` returns rows.
     """
     raw: Any = connection.connection.driver_connection
     failure: BaseException | None = None

@@ -7,13 +7,15 @@ and that nothing is condemned; write all effects and the publication.
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
+from itertools import chain
 from typing import TypeGuard
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, union, update
 
 from headgate import errors
 from headgate.catalog import records
-from headgate.catalog.database import Database, note_written, now, pipelined
+from headgate.catalog.database import NOW, Database, note_written
 from headgate.catalog.effects import LockedState, check_condemned, check_read, record_effects
 from headgate.catalog.operations import claim_operation, find_receipt, record_outcome
 from headgate.catalog.schema import (
@@ -31,6 +33,7 @@ from headgate.catalog.schema import (
     working_objects,
 )
 from headgate.catalog.transactions import (
+    PROTECTED,
     check_protected,
     close_aborted,
     end_expired,
@@ -38,21 +41,19 @@ from headgate.catalog.transactions import (
     keep_deleted,
     reparent_children,
     restore_parents,
+    to_protections,
 )
 from headgate.model import changes
 from headgate.model.ancestry import common_ancestor
 from headgate.model.failpoints import Failpoint, reach
 from headgate.model.ids import (
     BranchId,
-    DatasetId,
     Instant,
     OperationId,
     PublicationNumber,
     TransactionId,
-    VersionId,
     mint_operation,
 )
-from headgate.model.names import DatasetName
 from headgate.model.nouns import PublicationKind, TransactionState
 
 # Rows of a publication: transactions, number, moves.
@@ -77,6 +78,7 @@ _CLOSE_WITH_PROVENANCE = _CLOSE.values(
 _FORGET_OBJECTS = delete(working_objects).where(
     working_objects.c.transaction_id.in_(bindparam("ids", expanding=True))
 )
+_ADD, _PUBLISHED, _MOVED = insert(transactions), insert(publications), insert(moves)
 _COUNT = (
     update(log_counter)
     .where(log_counter.c.id == 1)
@@ -161,7 +163,7 @@ def write_publication(
 ) -> None:
     connection.execute(_COUNT, {"the_number": number, "the_time": at})
     connection.execute(
-        insert(publications),
+        _PUBLISHED,
         {
             "number": number,
             "at": at,
@@ -171,7 +173,7 @@ def write_publication(
         },
     )
     connection.execute(
-        insert(moves),
+        _MOVED,
         [
             {
                 "publication": number,
@@ -292,6 +294,12 @@ _TAKEN = select(branches.c.id, branches.c.dataset_id, branches.c.name).where(
 _CONDEMNED_VERSIONS = select(versions.c.id).where(
     versions.c.id.in_(bindparam("ids", expanding=True)), versions.c.condemned_at.is_not(None)
 )
+_shown = select(transactions.c.version_id).where(
+    transactions.c.id.in_(bindparam("ids", expanding=True))
+)
+_CONDEMNED_SHOWN = select(versions.c.id).where(
+    versions.c.id.in_(_shown), versions.c.condemned_at.is_not(None)
+)
 _condemned = condemned_objects.c.location
 _CONDEMNED_OBJECT = (
     select(_condemned).where(_condemned.in_(bindparam("ids", expanding=True))).limit(1)
@@ -357,15 +365,14 @@ def publish_in(
         if recorded is not None:
             return recorded
     state = _lock(connection, request)
-    counter = records.lock_counter(connection)
     reach(Failpoint.PUBLISH_LOCKED)
     _check(connection, state)
     began = [state.transactions[closed.transaction].opened_at for closed in state.committed]
-    at = Instant(max(state.now, counter.last_at + 1, *began))
+    at = Instant(max(state.now, state.counter.last_at + 1, *began))
     if not state.moves:
         return _outcome(connection, state, operation, publication=None, at=at)
-    number = PublicationNumber(counter.number + 1)
-    with pipelined(connection) if state.only_writes else nullcontext():
+    number = PublicationNumber(state.counter.number + 1)
+    with records.pipelined(connection) if state.only_writes else nullcontext():
         _write_effects(connection, state, number, at)
         write_publication(connection, state, operation, number, at)
         receipt = _outcome(connection, state, operation, publication=number, at=at)
@@ -375,36 +382,56 @@ def publish_in(
 
 
 def _lock(connection: Connection, request: changes.PublishRequest) -> LockedState:
+    """Lock the rows in their order, and read what is checked, in one round trip if possible."""
     if request.caller.attempt is not None:
         records.lock_attempt(connection, request.caller.attempt)
     closing = [c.transaction for c in request.changes if isinstance(c, changes.CommitTransaction)]
+    added = [c for c in request.changes if isinstance(c, changes.AddTransaction)]
+    created = [c for c in request.changes if isinstance(c, changes.CreateBranch)]
     units = records.lock_units(connection, closing) if closing else []
     shared = _shared_transactions(request)
     sharing = set(records.branches_with_head(connection, shared))
     below = _related_branches(connection, request)
-    locked = records.lock_branches(connection, sharing | below | _named_branches(request))
-    if shared and set(records.branches_with_head(connection, shared)) != sharing:
-        raise _BranchesChanged
-    wanted = shared | {b.head for b in locked.values() if b.head != b.view and b.head}
-    for change in request.changes:
-        if isinstance(change, changes.MoveBranch) and change.to:
-            wanted.add(change.to)
-        elif isinstance(change, changes.CreateBranch):
-            wanted |= {id for id in (change.head, change.view) if id is not None}
-        elif isinstance(change, changes.AddTransaction) and change.parent != change.expected_view:
-            wanted |= {change.parent} if change.parent else set()
+    targets = {c.view for c in created}
+    targets |= {c.to for c in request.changes if isinstance(c, changes.MoveBranch)}
+    wanted = shared | targets | {c.head for c in created}
+    wanted |= {c.parent for c in added if c.parent != c.expected_view}
+    kinds = (changes.AddTransaction, changes.CommitTransaction)
+    used = [c.version.id for c in request.changes if isinstance(c, kinds) and c.version]
     steps = records.Steps(connection)
-    steps.prepare_parents(
-        c.parent for c in request.changes if isinstance(c, changes.AddTransaction)
-    )
+    ask = partial(records.ask, connection)
+    with records.pipelined(connection):
+        locked = ask(records.BRANCH_LOCKS, sharing | below | _named_branches(request))
+        sharing_now = ask(records.BRANCHES_WITH_HEAD, shared)
+        steps.prepare_parents(c.parent for c in added)
+        moment = ask(NOW[connection.dialect.name])
+        read = ask(records.TRANSACTION_LOCKS, filter(None, wanted))
+        names = ask(_NAMES, {c.dataset for c in created})
+        counter = ask(records.COUNTER_LOCK)
+        taken = ask(_TAKEN, {c.dataset for c in created}, names=sorted({c.name for c in created}))
+        protected = iter(()) if request.caller.may_write_protected else ask(PROTECTED)
+        condemned = [ask(_CONDEMNED_VERSIONS, used), ask(_CONDEMNED_SHOWN, filter(None, targets))]
+        objects = chain.from_iterable(c.objects for c in added)
+        gone = [ask(_CONDEMNED_REUSED, closing), ask(_CONDEMNED_OBJECT, objects)]
+    states = records.to_branch_states(locked)
+    if {id for id, _ in sharing_now} != sharing:
+        raise _BranchesChanged
+    found = records.to_transactions(connection, read)
+    # OPEN heads, which do not end while their branches are locked; errors name their holders.
+    heads = {b.head for b in states.values() if b.head != b.view and b.head}
     return LockedState(
         request=request,
-        now=now(connection),
-        branches=locked,
-        transactions=records.lock_transactions(connection, wanted),
-        dataset_names=_names(connection, request),
+        counter=records.to_counter(counter),
+        now=Instant(next(moment)[0]),
+        branches=states,
+        transactions=found | records.load_transactions(connection, heads - found.keys()),
+        dataset_names={row.id: records.dataset_name(row._mapping) for row in names},
         steps=steps,
         units=units,
+        taken=list(taken),
+        protections=to_protections(protected),
+        condemned={id for (id,) in chain.from_iterable(condemned)},
+        condemned_objects=[location for (location,) in chain.from_iterable(gone)],
     )
 
 
@@ -442,18 +469,13 @@ def _related_branches(connection: Connection, request: changes.PublishRequest) -
     return {
         BranchId(id)
         for column, ids in ((branches.c.parent_id, deleted), (branches.c.dataset_id, restored))
+        if ids
         for (id,) in records.rows_of(connection, select(branches.c.id), ids, column=column)
     }
 
 
 def _is_restored(change: changes.Change) -> TypeGuard[changes.CreateBranch]:
     return isinstance(change, changes.CreateBranch) and change.deleted_in is not None
-
-
-def _names(connection: Connection, request: changes.PublishRequest) -> dict[DatasetId, DatasetName]:
-    wanted = {c.dataset for c in request.changes if isinstance(c, changes.CreateBranch)}
-    rows = records.mappings_of(connection, _NAMES, wanted)
-    return {DatasetId(row["id"]): records.dataset_name(row) for row in rows}
 
 
 def _check(connection: Connection, state: LockedState) -> None:
@@ -464,14 +486,16 @@ def _check(connection: Connection, state: LockedState) -> None:
         record_effects(state, change)
     if state.mismatches:
         raise errors.ViewConflict(state.mismatches)
-    _check_names_free(connection, state)
+    _check_names_free(state)
     moves = [m for m in state.moves if m.change != "moved" or m.from_view != m.to_view]
     moved = {(m.branch.name, m.branch.dataset) for m in moves}
-    check_protected(connection, request.caller, moved)
+    check_protected(connection, state.protections, moved)
     if request.caller.check_write is not None:
         for branch in _written(state):
             request.caller.check_write(branch.name, branch.dataset)
-    _check_nothing_condemned(connection, state)
+    check_condemned(state)
+    for location in state.condemned_objects:
+        raise errors.VersionExpired(what=f"object {location}")
 
 
 def _written(state: LockedState) -> list[records.BranchState]:
@@ -481,25 +505,12 @@ def _written(state: LockedState) -> list[records.BranchState]:
     return [move.branch for move in state.moves if move.branch.id in named]
 
 
-def _check_names_free(connection: Connection, state: LockedState) -> None:
+def _check_names_free(state: LockedState) -> None:
     deleted = {b.id for b, _ in state.deleted}
     wanted = {(change.dataset, change.name) for change in state.created}
-    for part in records.in_chunks(dataset for dataset, _ in wanted):
-        names = sorted({name for dataset, name in wanted if dataset in part})
-        for id, dataset, name in connection.execute(_TAKEN, {"ids": part, "names": names}):
-            if (dataset, name) in wanted and id not in deleted:
-                raise errors.BranchExists(dataset=str(state.dataset_names[dataset]), branch=name)
-
-
-def _check_nothing_condemned(connection: Connection, state: LockedState) -> None:
-    versions = records.rows_of(connection, _CONDEMNED_VERSIONS, state.versions)
-    check_condemned(state, {VersionId(id) for (id,) in versions})
-    for query, keys in (
-        (_CONDEMNED_REUSED, [closed.transaction for closed in state.committed]),
-        (_CONDEMNED_OBJECT, state.objects),
-    ):
-        for (location,) in records.rows_of(connection, query, keys):
-            raise errors.VersionExpired(what=f"object {location}")
+    for id, dataset, name in state.taken:
+        if (dataset, name) in wanted and id not in deleted:
+            raise errors.BranchExists(dataset=str(state.dataset_names[dataset]), branch=name)
 
 
 def _write_effects(
@@ -510,7 +521,7 @@ def _write_effects(
     ]
     insert_versions(connection, added_versions, at)
     if state.added:
-        connection.execute(insert(transactions), added_rows(state, number, at))
+        connection.execute(_ADD, added_rows(state, number, at))
     if state.committed:
         close_committed(connection, state, number, at)
     close_aborted(connection, state.aborted, at)

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
@@ -15,6 +17,7 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
+    Executable,
     Row,
     RowMapping,
     Select,
@@ -26,6 +29,8 @@ from sqlalchemy import (
     select,
     tuple_,
 )
+from sqlalchemy.engine import IteratorResult
+from sqlalchemy.engine.result import SimpleResultMetaData
 
 from headgate import errors
 from headgate.catalog.schema import (
@@ -89,6 +94,33 @@ def rows_of(
         query = query.where(column.in_(bindparam("ids", expanding=True)))
     for part in in_chunks(ids):
         yield from connection.execute(query, {"ids": part, **named}).all()
+
+
+def pipelined(connection: Connection) -> AbstractContextManager[None]:
+    """Return a block whose statements take one round trip; `rows_after` returns their rows."""
+    if connection.dialect.name == "sqlite":
+        return nullcontext()
+    from headgate.catalog.postgres import pipeline  # noqa: PLC0415 - an optional extra
+
+    return pipeline(connection)
+
+
+def rows_after(result: Any) -> Iterable[Any]:
+    """Return the rows of a query; those of one in a pipelined block can be read after its end."""
+    return result.all() if result.returns_rows else _arrived(result.context)
+
+
+def _arrived(context: Any) -> Iterator[Any]:
+    names = SimpleResultMetaData([column.name for column in context.cursor.description])
+    yield from IteratorResult(names, context.cursor)
+
+
+def ask(
+    connection: Connection, query: Executable, ids: Iterable[str] | None = None, **named: object
+) -> Iterator[Any]:
+    """Execute a query, for these ids, at once; in a pipelined block, read the rows after it."""
+    parts = [named] if ids is None else [{"ids": part, **named} for part in in_chunks(ids)]
+    return chain.from_iterable([rows_after(connection.execute(query, part)) for part in parts])
 
 
 def mappings_of(
@@ -488,15 +520,14 @@ def load_transaction(connection: Connection, id: str) -> nouns.Transaction:
 def load_transactions(
     connection: Connection, ids: Iterable[TransactionId]
 ) -> dict[TransactionId, nouns.Transaction]:
-    return _read_transactions(connection, _TRANSACTIONS, ids)
+    return to_transactions(connection, rows_of(connection, _TRANSACTIONS, ids))
 
 
-def _read_transactions(
-    connection: Connection, query: Select[Any], ids: Iterable[TransactionId]
+def to_transactions(
+    connection: Connection, rows: Iterable[Row[Any]]
 ) -> dict[TransactionId, nouns.Transaction]:
     policy = policy_of(connection)
-    rows = mappings_of(connection, query, ids)
-    return {TransactionId(row["id"]): to_transaction(row, policy) for row in rows}
+    return {TransactionId(row.id): to_transaction(row._mapping, policy) for row in rows}
 
 
 def is_location_shown(connection: Connection, location: str) -> bool:
@@ -558,8 +589,10 @@ class Steps:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._known: dict[TransactionId, Step] = {}
+        self._asked: Iterator[Row[Any]] = iter(())
 
     def __call__(self, id: TransactionId) -> Step:
+        self._remember(self._asked)
         if id not in self._known:
             self.fetch([id])
         if id not in self._known:
@@ -568,7 +601,7 @@ class Steps:
 
     def prepare_parents(self, parents: Iterable[TransactionId | None]) -> None:
         """Fetch the steps that placing children under these parents needs, in one query."""
-        self._remember(rows_of(self._connection, _PARENTS, filter(None, parents)))
+        self._asked = ask(self._connection, _PARENTS, filter(None, parents))
 
     def prepare_walk(self, newest: TransactionId, depth: int) -> None:
         """Fetch the steps that a walk from a transaction down to a depth needs, in one query."""
@@ -610,18 +643,18 @@ _ATTEMPT = select(attempts.c.state, attempts.c.parent_key, attempts.c.parent_epo
 _TASK_KEY = (
     select(task_keys.c.epoch).where(task_keys.c.key == bindparam("the_key")).with_for_update()
 )
-_BRANCHES = (
+BRANCH_LOCKS = (
     select(branches, *DATASET_NAME)
     .join(datasets, datasets.c.id == branches.c.dataset_id)
     .where(branches.c.id.in_(bindparam("ids", expanding=True)))
     .order_by(branches.c.id)
     .with_for_update(of=branches)
 )
-_BRANCHES_WITH_HEAD = select(branches.c.id, branches.c.head_id).where(
+BRANCHES_WITH_HEAD = select(branches.c.id, branches.c.head_id).where(
     branches.c.head_id.in_(bindparam("ids", expanding=True))
 )
-_TRANSACTION_LOCKS = _TRANSACTIONS.order_by(transactions.c.id).with_for_update(of=transactions)
-_COUNTER = (
+TRANSACTION_LOCKS = _TRANSACTIONS.order_by(transactions.c.id).with_for_update(of=transactions)
+COUNTER_LOCK = (
     select(log_counter.c.number, log_counter.c.last_at)
     .where(log_counter.c.id == 1)
     .with_for_update()
@@ -658,10 +691,12 @@ def lock_attempt(connection: Connection, ref: nouns.AttemptRef) -> None:
         lock_attempt(
             connection, nouns.AttemptRef(key=row.parent_key, epoch=Epoch(row.parent_epoch))
         )
-    newest = connection.execute(_TASK_KEY, {"the_key": ref.key}).scalar_one_or_none()
-    # Read again under the lock: another process may have ended or superseded the attempt.
-    state = connection.execute(_ATTEMPT, attempt).scalar_one_or_none()
-    if newest != ref.epoch or state != nouns.AttemptState.RUNNING:
+    with pipelined(connection):
+        newest = ask(connection, _TASK_KEY, the_key=ref.key)
+        # Read again under the lock: another process may have ended or superseded the attempt.
+        states = ask(connection, _ATTEMPT, the_key=ref.key, the_epoch=ref.epoch)
+    is_running = [row.state for row in states] == [nouns.AttemptState.RUNNING]
+    if next(newest, None) != (ref.epoch,) or not is_running:
         raise superseded(connection, ref)
 
 
@@ -719,11 +754,15 @@ def lock_open_unit(connection: Connection, id: UnitId) -> None:
 
 def lock_branches(connection: Connection, ids: Iterable[BranchId]) -> dict[BranchId, BranchState]:
     """Lock these branches in the order of their ids; deleted branches are left out."""
+    return to_branch_states(rows_of(connection, BRANCH_LOCKS, ids))
+
+
+def to_branch_states(rows: Iterable[Row[Any]]) -> dict[BranchId, BranchState]:
     return {
         BranchId(row["id"]): noun_of(
             BranchState, row, dataset=dataset_name(row), head=row["head_id"], view=row["view_id"]
         )
-        for row in mappings_of(connection, _BRANCHES, ids)
+        for row in (row._mapping for row in rows)
     }
 
 
@@ -731,19 +770,22 @@ def branches_with_head(
     connection: Connection, heads: Iterable[TransactionId]
 ) -> dict[BranchId, TransactionId]:
     """Return the branches that have one of these transactions as their head."""
-    rows = rows_of(connection, _BRANCHES_WITH_HEAD, heads)
+    rows = rows_of(connection, BRANCHES_WITH_HEAD, heads)
     return {BranchId(id): TransactionId(head) for id, head in rows}
 
 
 def lock_transactions(
     connection: Connection, ids: Iterable[TransactionId]
 ) -> dict[TransactionId, nouns.Transaction]:
-    return _read_transactions(connection, _TRANSACTION_LOCKS, ids)
+    return to_transactions(connection, rows_of(connection, TRANSACTION_LOCKS, ids))
 
 
 def lock_counter(connection: Connection) -> Counter:
-    row = connection.execute(_COUNTER).one()
-    return Counter(number=row.number, last_at=Instant(row.last_at))
+    return to_counter(ask(connection, COUNTER_LOCK))
+
+
+def to_counter(rows: Iterable[Row[Any]]) -> Counter:
+    return noun_of(Counter, next(iter(rows))._mapping)
 
 
 def open_transactions_of(

@@ -5,6 +5,7 @@ The catalog records these changes, but they are not publications: none of them c
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, bindparam, case, delete, insert, literal, select, update
 
@@ -40,7 +41,7 @@ def insert_versions(
     if not new:
         return
     connection.execute(
-        insert_into(schema.versions, connection).on_conflict_do_nothing(),
+        insert_into(schema.versions, connection.dialect.name).on_conflict_do_nothing(),
         [
             {
                 "id": version.id,
@@ -316,7 +317,7 @@ def _refusal(
 
 
 # Built once: constructing a statement costs more than executing it.
-_PROTECTED = select(schema.protected_branches.c.name, schema.protected_branches.c.datasets)
+PROTECTED = select(schema.protected_branches.c.name, schema.protected_branches.c.datasets)
 _SET_HEAD = (
     update(schema.branches)
     .where(schema.branches.c.id == bindparam("the_branch"))
@@ -407,26 +408,27 @@ def _ready(
 
 def find_protections(connection: Connection) -> Protections:
     """Return the protected branch names, each with the patterns of its protected datasets."""
-    return Protections(
-        {name: tuple(records.load(text)) for name, text in connection.execute(_PROTECTED)}
-    )
+    return to_protections(records.ask(connection, PROTECTED))
+
+
+def to_protections(rows: Iterable[Any]) -> Protections:
+    return Protections({name: tuple(records.load(text)) for name, text in rows})
 
 
 def check_protected(
-    connection: Connection, caller: changes.Caller, written: Collection[tuple[str, DatasetName]]
+    connection: Connection, found: Protections, written: Collection[tuple[str, DatasetName]]
 ) -> None:
-    """Raise if one of these branches, each of a dataset, is protected against the caller."""
-    if written and not caller.may_write_protected:
-        protections, policy = find_protections(connection), records.policy_of(connection)
-        for branch, dataset in written:
-            if branch not in protections:
-                continue
-            if policy is None or policy.shows_branch(branch):
-                protections.check(branch, [dataset])
-            elif protections.covers(branch, dataset):
-                # A child that moves too, and whose name is hidden: its parent stands for it.
-                shown = (name for name, _ in written if policy.shows_branch(name))
-                raise errors.BranchProtected(branch=next(shown, "of another"))
+    """Raise if one of these branches, each of a dataset, is protected."""
+    policy = records.policy_of(connection)
+    for branch, dataset in written:
+        if branch not in found:
+            continue
+        if policy is None or policy.shows_branch(branch):
+            found.check(branch, [dataset])
+        elif found.covers(branch, dataset):
+            # A child that moves too, and whose name is hidden: its parent stands for it.
+            shown = (name for name, _ in written if policy.shows_branch(name))
+            raise errors.BranchProtected(branch=next(shown, "of another"))
 
 
 def check_may_write(
@@ -436,7 +438,8 @@ def check_may_write(
     if caller.check_write is not None:
         for branch, dataset in written:
             caller.check_write(branch, dataset)
-    check_protected(connection, caller, written)
+    if written and not caller.may_write_protected:
+        check_protected(connection, find_protections(connection), written)
 
 
 def check_owner(connection: Connection, caller: changes.Caller, transaction: Transaction) -> None:
