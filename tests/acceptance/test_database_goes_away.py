@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +14,7 @@ from sqlalchemy import make_url, text
 
 from headgate.catalog.log import list_publications
 from headgate.catalog.recovery import list_intents
+from headgate.cli.main import run
 from headgate.errors import (
     CatalogUnavailable,
     CommitInterrupted,
@@ -25,7 +27,9 @@ from headgate.settings import Settings
 from headgate.store.embedded import Store
 from headgate.tasks.messages import Status
 from headgate.testing.failpoints import calling_at
+from tests.support.api import Api
 from tests.support.broken_socket import breaking_at
+from tests.support.iceberg import Front
 from tests.support.lakefs_tasks import NEW, Place, lakefs_place
 from tests.support.oracle import assert_store_sound
 from tests.support.postgres import PostgresServer
@@ -295,3 +299,45 @@ def test_session_has_an_end_to_idling_in_a_transaction(postgres_url: str, tmp_pa
             lambda c: c.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one()
         )
         assert shown == "1min"
+
+
+@pytest.mark.parametrize("cut", [Cut.BEFORE, Cut.AFTER])
+def test_reply_that_cannot_be_read_after_a_publication_is_an_unknown_outcome(
+    postgres_url: str, tmp_path: Path, front: Front, cut: Cut
+) -> None:
+    """A client that is told "does not respond" would repeat a change that has happened."""
+    with _proxied(postgres_url, tmp_path) as (proxy, store, direct):
+        api = Api(store, front)
+        admin = api.admin
+        with calling_at(Failpoint.PUBLISH_COMMITTED, lambda: _cut(proxy, cut, for_good=True)):
+            body = {"dataset": DATASET, "name": "made", "parent": "master"}
+            reply = admin.call("POST", "/branches", json=body)
+        assert (reply.status_code, reply.json()["code"]) == (503, "outcome_unknown"), reply.text
+        # A request that has published nothing is refused as before.
+        refused = admin.call("POST", "/branches", json={**body, "name": "other"})
+        assert (refused.status_code, refused.json()["code"]) == (503, "catalog_unavailable")
+        api.close()
+        with Store(direct) as looking:
+            newest = looking.database.read(lambda c: list_publications(c, limit=1))[0]
+            assert newest.operation == reply.json()["operation"]
+            assert {b.name for b in looking.dataset(DATASET).branches()} == {"master", "made"}
+
+
+def test_command_that_cannot_read_its_result_says_that_it_may_have_happened(
+    postgres_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with _proxied(postgres_url, tmp_path) as (proxy, store, direct):
+        text = f'[store]\ncatalog = "{store.settings.catalog}"\nwarehouse = "{direct.warehouse}"\n'
+        (tmp_path / "headgate.toml").write_text(text)
+        monkeypatch.chdir(tmp_path)
+        words = ("branch", "create", DATASET, "made", "--from", "master", "--json")
+        with calling_at(
+            Failpoint.PUBLISH_COMMITTED, lambda: _cut(proxy, Cut.BEFORE, for_good=True)
+        ):
+            assert run(words) == 6
+        assert json.loads(capsys.readouterr().out)["code"] == "outcome_unknown"
+        with Store(direct) as looking:
+            assert {b.name for b in looking.dataset(DATASET).branches()} == {"master", "made"}

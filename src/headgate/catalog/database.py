@@ -387,7 +387,7 @@ class Database:
 
     def write(self, work: Callable[[Connection], T]) -> T:
         """Run work in one SQL transaction: all of it is committed, or nothing."""
-        written: list[tuple[Instant, str]] = []
+        written: list[tuple[Instant, str, bool]] = []
 
         def noted(connection: Connection) -> T:
             written.clear()
@@ -396,7 +396,10 @@ class Database:
 
         result = self._run(noted, writing=True)
         if written and self.on_written is not None:
-            self.on_written(*written[-1])
+            self.on_written(*written[-1][:2])
+        for _, id, publishes in written:
+            if publishes:
+                _PUBLISHED.set(id)
         return result
 
     def limited_to(self, policy: ReadPolicy) -> Self:
@@ -748,9 +751,28 @@ _REMEDIES = {
 }
 
 
-def note_written(connection: Connection, at: Instant, id: str) -> None:
+def note_written(connection: Connection, at: Instant, id: str, *, publishes: bool = False) -> None:
     """Note what a unit of work has published or staged, for a trace in the warehouse."""
-    connection.info.get(_WRITTEN, []).append((at, id))
+    connection.info.get(_WRITTEN, []).append((at, id, publishes))
+
+
+# The last operation that this context has published since the call began.
+_PUBLISHED: ContextVar[str | None] = ContextVar("PUBLISHED", default=None)
+
+
+def begin_call() -> None:
+    """Begin a call for `doubted`: what the context published before it does not count."""
+    _PUBLISHED.set(None)
+
+
+def doubted(error: errors.HeadgateError) -> errors.HeadgateError:
+    """Return the error of a call; a failure after its publication as an unknown outcome.
+
+    The caller would read "does not respond" as "nothing happened", and repeat the request.
+    """
+    operation = _PUBLISHED.get()
+    failed = isinstance(error, errors.CatalogUnavailable | errors.StorageUnavailable)
+    return error if operation is None or not failed else errors.OutcomeUnknown(operation=operation)
 
 
 def now(connection: Connection) -> Instant:

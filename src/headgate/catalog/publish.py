@@ -376,7 +376,7 @@ def publish_in(
         _write_effects(connection, state, number, at)
         write_publication(connection, state, operation, number, at)
         receipt = _outcome(connection, state, operation, publication=number, at=at)
-    note_written(connection, at, operation)
+    note_written(connection, at, operation, publishes=True)
     reach(Failpoint.PUBLISH_APPLIED)
     return receipt
 

@@ -165,6 +165,10 @@ def run(words: Sequence[str]) -> int:
         code = _invoke(words)
         sys.stdout.flush()
         return code
+    except errors.Unavailable as error:
+        from headgate.catalog.database import doubted  # noqa: PLC0415  (slow)
+
+        return report_error(doubted(error), as_json=as_json)
     except HeadgateError as error:
         return report_error(error, as_json=as_json)
     except typer.TyperException as error:

@@ -57,9 +57,8 @@ class CommitInterrupted(Unavailable, code="commit_interrupted", retryable=False)
 
 class OutcomeUnknown(Unavailable, code="outcome_unknown", retryable=False):
     template = (
-        "the connection broke while operation {operation} was being committed, and the catalog "
-        "does not respond. It may or may not have happened: look with `headgate log` once the "
-        "catalog is back, before you repeat it."
+        "the connection broke while operation {operation} was being committed, or after that. It "
+        "may or may not have happened: look with `headgate log` before you repeat it."
     )
     operation: str
 

@@ -40,6 +40,7 @@ from starlette.responses import Response
 
 from headgate import errors
 from headgate.catalog.attempts import Holder
+from headgate.catalog.database import begin_call, doubted
 from headgate.files.objects import TREE_HEADER, Digest
 from headgate.model.access import Grant, Role, authorize, check_rule, check_supersedable, rule_of
 from headgate.model.changes import Receipt
@@ -448,6 +449,7 @@ class Caller:
     @contextmanager
     def writing(self, *written: str, interrupt: Interrupt | None = None) -> Iterator[Store]:
         """Open the store in the caller's name; raise unless they may write these branches."""
+        begin_call()
         try:
             authorize(self.grant, self.operation, written=written)
             store = self.served.acting_for(self.grant, check_holder=self.check_holder)
@@ -456,6 +458,10 @@ class Caller:
         except errors.Denied as refused:
             branch = next(iter(written), None)
             self.authority.note(self.grant, self.operation, refused, branch=branch)
+            raise
+        except errors.Unavailable as failure:
+            if (doubt := doubted(failure)) is not failure:
+                raise doubt from failure
             raise
 
 
