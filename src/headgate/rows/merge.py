@@ -22,6 +22,7 @@ from headgate.errors import Invalid, MergeConflict, NotFound
 from headgate.files.edits import root_of
 from headgate.files.tree import FilesDifference
 from headgate.model import nouns
+from headgate.model.changes import ReadView
 from headgate.model.constraints import Enforce, ViolationKind
 from headgate.model.ids import DatasetId, mint_version
 from headgate.model.names import DatasetName
@@ -183,14 +184,18 @@ class _Merge:
         """Prepare the merge of all datasets."""
         tables.prefetch(self.targets)
         with WorkingSet(tables, parts.versions, parts.options) as working:
-            self.sides = parts.database.read(
-                lambda c: _sides(c, tables, self.merging, self.targets)
+            self.sides, reads = parts.database.read(
+                lambda c: (
+                    _sides(c, tables, self.merging, self.targets),
+                    _source_views(c, tables, self.merging, self.targets),
+                )
             )
             trees = [side for side in self.sides if side.kind is nouns.DatasetKind.FILES]
             for side in trees:
                 side.conflicts += _merge(parts, working, side, self.merging.samples)
             if self._pool is None or len(trees) == len(self.sides):
-                return _prepare_tables(working, self.sides, self.merging, self._into)
+                prepared = _prepare_tables(working, self.sides, self.merging, self._into)
+                return replace(prepared, reads=reads)
             task = partial(prepare_tables, sides=self.sides, merging=self.merging, into=self._into)
             done = self._pool.perform(parts, tables, task, self._interrupt)
             for side, sent in zip(self.sides, done["sides"], strict=True):
@@ -198,7 +203,7 @@ class _Merge:
                 if side.kind is not nouns.DatasetKind.FILES:
                     side.difference = diff.read_difference(sent["difference"])
             prepared = read_prepared(parts, tables, done, self._known())
-            return replace(prepared, moves=(*working.moves, *prepared.moves))
+            return replace(prepared, moves=(*working.moves, *prepared.moves), reads=reads)
 
     def _known(self) -> dict[tuple[DatasetName, str], nouns.Version | None]:
         """Return the versions that tables may come to show, apart from merged ones."""
@@ -301,6 +306,18 @@ def _sides(
         bases = find_merge_bases(connection, source, target) if target else ()
         sides.append(Side(on_branch=on_branch, source=source, bases=bases))
     return _follow_renames(connection, tables, sides)
+
+
+def _source_views(
+    connection: Connection,
+    tables: BranchTables,
+    merging: MergeRequest,
+    names: Sequence[DatasetName],
+) -> tuple[ReadView, ...]:
+    """Return the source's views, which must not move before the merge is published."""
+    found = [one.dataset.id for name in names if (one := tables.find(name)) is not None]
+    on = records.branches_named(connection, [merging.source], found)
+    return tuple(ReadView(branch=branch.id, view=branch.view) for branch in on)
 
 
 def _follow_renames(

@@ -129,6 +129,8 @@ class Prepared:
     read: tuple[DatasetName, ...]
     removed: Removed | None = None
     moves: tuple[VersionMove, ...] = ()
+    # Views of other branches that were read.
+    reads: tuple[ReadView, ...] = ()
 
     @property
     def counts(self) -> dict[str, Counts]:
@@ -264,6 +266,8 @@ class _Progress:
     holder: TransactionId | None = None
     # Fingerprints of the rows that the first attempt removes.
     removed: Removed | None = None
+    # Other branches that the last attempt read: its successor waits for their writers too.
+    read: Sequence[BranchId] = ()
 
     def leave(self) -> None:
         self.line.leave()
@@ -336,6 +340,7 @@ class _Writer:
         if line.ticket is None and self.request.timeout_seconds > 0:
             found = [tables.find(name) for name in self.write.targets]
             branches = [one.branch.id for one in found if one is not None and one.branch]
+            branches += self.progress.read
             waits = (
                 holder is not None
                 or self.progress.losses >= CONFLICTS_BEFORE_TICKET
@@ -379,6 +384,7 @@ class _Writer:
                 conflicts=self.progress.conflict.facts["conflicts"],
             ) from error
         self.progress.removed = prepared.removed
+        self.progress.read = [read.branch for read in prepared.reads]
         return prepared
 
     def _publish(self, tables: BranchTables, prepared: Prepared) -> Receipt:
@@ -405,6 +411,7 @@ class _Writer:
             )
         moved = {one.branch.id for one in written if one.branch is not None}
         reads = reads_of(map(tables.find, prepared.read), moved)
+        reads += tuple(read for read in prepared.reads if read.branch not in moved)
         checked = moved | {read.branch for read in reads}
         request = PublishRequest(
             caller=self.request.caller,
