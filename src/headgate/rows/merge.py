@@ -657,9 +657,6 @@ def _open(
     return table, Difference(before=before, after=after, removed=removed, added=added)
 
 
-# The three-way merge of one keyed table, row by row.
-
-
 @dataclass(frozen=True, kw_only=True)
 class Difference:
     """Files that only one of two versions has: they hold all rows that differ."""

@@ -326,9 +326,6 @@ class WorkingSet:
         self.engine.close()
 
 
-# The net change of a table.
-
-
 @dataclass(frozen=True, kw_only=True)
 class TableEffect:
     """The net change of one table; `removed` and `added` are names of relations."""
@@ -363,10 +360,6 @@ class TableEffect:
                 )
         return rows
 
-    def removed_ids(self) -> pa.Array:
-        ids = self.table.engine.arrow(f"SELECT {RID} FROM {self.removed}").column(RID)
-        return ids.combine_chunks()
-
     def fingerprint(self) -> tuple[int, int]:
         """Return a count and hash of the removed rows, whatever their order and files."""
         columns = sql.columns_sql(self.table.columns)
@@ -378,11 +371,16 @@ class TableEffect:
 
 def effect_of(table: WorkingTable) -> TableEffect:
     """Compare the rows with the committed ones; equal rows cancel out."""
-    rows = table.begin()
-    if table.is_replaced:
-        return _replaced(table, rows)
-    engine, before = table.engine, table.originals()
+    rows, engine = table.begin(), table.engine
     removed, added = engine.new_name("removed"), engine.new_name("added")
+    if table.is_replaced:
+        engine.execute(f"CREATE TEMP VIEW {removed} AS SELECT * FROM {rows} LIMIT 0")
+        counts = Counts(
+            inserted=int(engine.value(f"SELECT count(*) FROM {rows}")),
+            deleted=recorded_row_count(table.scan.version.metadata) or 0,
+        )
+        return TableEffect(table=table, removed=removed, added=rows, counts=counts)
+    before = table.originals()
     same = sql.same_sql(table.columns, "old", "new")
     engine.execute(
         f"CREATE TEMP TABLE {removed} AS SELECT old.* FROM {before} AS old ANTI JOIN {rows} AS new "
@@ -396,15 +394,6 @@ def effect_of(table: WorkingTable) -> TableEffect:
     return TableEffect(
         table=table, removed=removed, added=added, counts=_counts(table, removed, added)
     )
-
-
-def _replaced(table: WorkingTable, rows: str) -> TableEffect:
-    removed = table.engine.new_name("removed")
-    table.engine.execute(f"CREATE TEMP VIEW {removed} AS SELECT * FROM {rows} LIMIT 0")
-    before = recorded_row_count(table.scan.version.metadata) or 0
-    count = int(table.engine.value(f"SELECT count(*) FROM {rows}"))
-    counts = Counts(inserted=count, deleted=before)
-    return TableEffect(table=table, removed=removed, added=rows, counts=counts)
 
 
 def _cancel(table: WorkingTable, removed: str, added: str) -> None:
@@ -505,9 +494,6 @@ def relaxed(metadata: Metadata) -> Metadata:
     return {**metadata, "schemas": [*others, loose]}
 
 
-# Staging.
-
-
 def stage(versions: TableVersions, effect: TableEffect) -> Version:
     """Write the effect as a version that no branch shows; cleanup removes it if none ever does."""
     if effect.table.pointer is not None:
@@ -534,7 +520,8 @@ def stage_rows(effect: TableEffect, base: Metadata | None = None) -> Metadata:
             replaces_all=True,
         )
     else:
-        removed, kept = table.kept_rows(effect.removed_ids())
+        ids = table.engine.arrow(f"SELECT {RID} FROM {effect.removed}").column(RID)
+        removed, kept = table.kept_rows(ids.combine_chunks())
         operation = "overwrite" if removed else "append"
         if removed and not kept.num_rows and not added.num_rows:
             operation = "delete"
