@@ -196,7 +196,9 @@ class _Demo:
         self._make_project()
         settings = with_actor(load_settings(self._directory), "ana")
         with self._start_spark() as jvm, Store(settings, jvm=jvm) as hg:
-            first = self._build_master(hg)
+            self._title("master: publish the logic, build A, B and C")
+            self._publish(hg)
+            first = self._build(hg, "master", ())
             before = self._views(hg)
             feature = self._build_feature(hg)
             difference = self._show_difference(hg)
@@ -237,11 +239,6 @@ class _Demo:
             jvm = SharedJvm.start(launch_request(settings, log))
         self._show("local Spark with Iceberg is running")
         return jvm
-
-    def _build_master(self, hg: Store) -> BuildOutcome:
-        self._title("master: publish the logic, build A, B and C")
-        self._publish(hg)
-        return self._build(hg, "master", ())
 
     def _build_feature(self, hg: Store) -> BuildOutcome:
         self._title("feature: change the logic of B; C depends on it, A does not")

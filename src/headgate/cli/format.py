@@ -135,7 +135,6 @@ def event_text(event: Mapping[str, Any]) -> str:
 
 
 def recovery_rows(audit: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Return rows of the audit log of recovery."""
     return [
         (
             to_the_second(row["at"]),
@@ -158,7 +157,6 @@ def _outcome_text(outcome: Mapping[str, Any]) -> str:
 
 
 def transaction_line(noun: Mapping[str, Any]) -> Text:
-    """Return one line for the document of a transaction."""
     from rich.text import Text  # noqa: PLC0415  (slow)
 
     closed = noun["closed_at"]
@@ -174,9 +172,6 @@ def transaction_line(noun: Mapping[str, Any]) -> Text:
 def to_the_second(timestamp: str) -> str:
     """Return an ISO timestamp without fractions of a second."""
     return timestamp[:19].replace("T", " ")
-
-
-# Receipts of commands that publish.
 
 
 def show_receipt(
@@ -203,9 +198,6 @@ def show_moves(store: Store, receipt: Receipt) -> None:
 def _find_publication(store: Store, receipt: Receipt) -> nouns.Publication | None:
     number = receipt.publication
     return None if number is None else store.publication(number)
-
-
-# Provenance of transactions that builds made.
 
 
 def built_text(facts: Mapping[str, Any]) -> str:
@@ -253,9 +245,6 @@ def checks_text(checks: Sequence[Mapping[str, Any]]) -> str:
         return f"{count_text(len(checks), 'check')} passed"
     named = ", ".join(repr(name) for name in missed)
     return f"{len(missed)} of {count_text(len(checks), 'check')} not met: {named}"
-
-
-# Content of a dataset.
 
 
 def show_content(content: Json, *, rows: int) -> None:

@@ -93,9 +93,6 @@ def _run(
         output.note("done")
 
 
-# The prompt
-
-
 def _prompt(hg: Store, context: str, run: Callable[[str], None]) -> None:
     """Read statements from a terminal until its end; an error ends only its statement."""
     _edit_lines(hg, context)

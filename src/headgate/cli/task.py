@@ -17,7 +17,7 @@ from headgate import connection
 from headgate.cli import output
 from headgate.cli.format import size_text
 from headgate.cli.main import EXIT_CODES
-from headgate.conductor import Comparison, DefinitionState, compare, connect
+from headgate.conductor import DefinitionState, compare, connect
 from headgate.errors import Invalid, NotFound, TaskFailed
 from headgate.settings import load_settings
 from headgate.tasks import definitions
@@ -216,7 +216,10 @@ def register(
     client = connect(load_settings().conductor_url)
     compared = [compare(taskdef, client.find_taskdef(name)) for name, taskdef in made.items()]
     if not json:
-        _show_differences(compared)
+        for one in compared:
+            output.note(f"{one.name}: {one.state}")
+            for field, old, new in one.changes:
+                output.note(f"  {field}: {_short(old)} -> {_short(new)}")
     if not dry_run:
         new = [made[one.name] for one in compared if one.state is DefinitionState.NEW]
         if new:
@@ -264,13 +267,6 @@ def start(
     os.execv(
         sys.executable, [sys.executable, "-m", "headgate.worker", orjson.dumps(order).decode()]
     )
-
-
-def _show_differences(compared: list[Comparison]) -> None:
-    for one in compared:
-        output.note(f"{one.name}: {one.state}")
-        for field, old, new in one.changes:
-            output.note(f"  {field}: {_short(old)} -> {_short(new)}")
 
 
 def _short(value: object) -> str:

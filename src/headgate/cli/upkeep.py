@@ -138,8 +138,6 @@ def _show_examined(examined: Json) -> None:
     output.note("no problems found." if examined["ok"] else f"findings: {bad}")
 
 
-# --- backups --------------------------------------------------------------------------------
-
 DirectoryArgument = Annotated[
     Path, Argument(metavar="DIR", help="Directory of the backup, on this machine.")
 ]

@@ -253,9 +253,6 @@ def _check_stored(trees: FileTrees, entry: Entry) -> None:
         raise errors.ContentSwept(path=entry.path) from error
 
 
-# --- turns of writers -----------------------------------------------------------------------
-
-
 _TURNS = Turns()
 
 

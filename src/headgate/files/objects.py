@@ -199,8 +199,6 @@ class StoredContent:
         return b"".join(self.objects.stream(self.digest))
 
 
-# --- parallel requests and batches ----------------------------------------------------------
-
 _THREADS = 16
 # A larger content is worth a request of its own.
 SMALL_BYTES = 256 * 1024

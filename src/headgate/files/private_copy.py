@@ -24,8 +24,6 @@ from headgate.files.tree import Entry, Mode, empty_directory
 from headgate.model.names import check_file_path
 from headgate.storage.local import make_private_directory, storage_errors
 
-# --- contents on this machine ---------------------------------------------------------------
-
 _FETCHES_AHEAD = 256
 
 
@@ -148,8 +146,6 @@ class LocalContents:
         for digest in missing:
             self.path(digest)
 
-
-# --- the copy -------------------------------------------------------------------------------
 
 # ioctl FICLONE: the new file shares the old one's blocks until either is written.
 _FICLONE = 0x40049409
@@ -330,9 +326,6 @@ def _wait_for_clock_tick(signatures: dict[str, Signature], target: Path) -> None
             probe.touch()
     finally:
         probe.unlink(missing_ok=True)
-
-
-# --- changes of the copy --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

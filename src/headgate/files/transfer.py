@@ -38,9 +38,6 @@ def counted(entries: Iterable[Entry], progress: Progress | None) -> list[Entry]:
     return done
 
 
-# --- local files ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalFile:
     """A file or empty directory on disk, and the path that it is to have in the tree."""
@@ -126,9 +123,6 @@ def hash_file(source: Path) -> tuple[Digest, int]:
         return Digest(hashlib.file_digest(file, "sha256").hexdigest()), file.tell()
 
 
-# --- upload ---------------------------------------------------------------------------------
-
-
 def upload(
     objects: Objects, files: Iterable[LocalFile], progress: Progress | None = None
 ) -> list[Entry]:
@@ -154,8 +148,6 @@ def _hashed(file: LocalFile) -> Entry:
     digest, size = hash_file(file.source)
     return Entry(path=file.path, mode=file.mode, size=size, digest=digest)
 
-
-# --- download -------------------------------------------------------------------------------
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _PART = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW

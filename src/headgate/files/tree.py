@@ -62,9 +62,6 @@ def directories_of(path: str) -> Iterator[str]:
         end = path.rfind("/", 0, end)
 
 
-# --- stored form ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeafRef:
     """A leaf as the index lists it."""
@@ -149,9 +146,6 @@ def decode_index(data: bytes) -> Index:
 EMPTY = digest_of(encode_index(()))
 
 
-# --- differences ----------------------------------------------------------------------------
-
-
 class ChangeKind(enum.StrEnum):
     ADDED = "added"
     REMOVED = "removed"
@@ -208,8 +202,6 @@ def summarize_changes(
         before_count=before_count, after_count=after_count, counts=counts, samples=shown
     )
 
-
-# --- transaction types ----------------------------------------------------------------------
 
 _FORBIDDEN = {
     TransactionType.SNAPSHOT: frozenset[ChangeKind](),

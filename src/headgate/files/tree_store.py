@@ -165,9 +165,6 @@ class FileTrees:
             yield from entries
 
 
-# --- objects of a tree ----------------------------------------------------------------------
-
-
 def load_index(objects: Objects, root: Digest) -> Index:
     if root == tree.EMPTY:
         return Index(())

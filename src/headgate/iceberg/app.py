@@ -149,8 +149,6 @@ def find_route(method: str, segments: tuple[str, ...]) -> tuple[Route, Mapping[s
     return None
 
 
-# Configuration of a client
-
 # How long a client may repeat a request with its idempotency key.
 IDEMPOTENCY_KEY_LIFETIME = "PT24H"
 
@@ -185,9 +183,6 @@ def get_config(
             "idempotency-key-lifetime": IDEMPOTENCY_KEY_LIFETIME,
         }
     )
-
-
-# The application
 
 
 class RecordedRefusals:
@@ -236,7 +231,8 @@ class _Head:
 
     @property
     def token(self) -> str | None:
-        return _bearer(self.headers)
+        scheme, _, token = self.headers.get("authorization", "").partition(" ")
+        return token.strip() if scheme.lower() == "bearer" and token.strip() else None
 
     @property
     def announces_body(self) -> bool:
@@ -419,13 +415,6 @@ def _is_authenticated(error: errors.HeadgateError, token: str | None) -> bool:
     return not isinstance(error, errors.TokenRefused) or error.is_good
 
 
-def _bearer(headers: Mapping[str, str]) -> str | None:
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" and token.strip() else None
-
-
-# A server on this machine
-
 _POLL_SECONDS = 0.005
 
 
@@ -457,7 +446,10 @@ class LoopbackEndpoint:
 
     def start(self) -> str:
         """Start serving, and return the URL once requests are accepted."""
-        listening = self._listen()
+        try:
+            listening = socket.create_server((self._host, 0))
+        except OSError as error:
+            raise errors.EndpointNotStarted(where=self._host, reason=str(error)) from error
         # Accepted connections inherit it; without it a reply's second packet waits 40 ms.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         port = listening.getsockname()[1]
@@ -486,9 +478,3 @@ class LoopbackEndpoint:
             self._thread.join(timeout=10)
         if self._socket is not None:
             self._socket.close()
-
-    def _listen(self) -> socket.socket:
-        try:
-            return socket.create_server((self._host, 0))
-        except OSError as error:
-            raise errors.EndpointNotStarted(where=self._host, reason=str(error)) from error

@@ -80,7 +80,9 @@ class Delegation:
         staged: bool,
     ) -> TableAccess | None:
         """Return the access that a client asks for; None if it asks for none that it may have."""
-        if not (accepted := self._accepted_modes(request)):
+        named = request.headers.get(DELEGATION_HEADER, "").lower().split(",")
+        accepted = [mode for mode in self.modes if mode in map(str.strip, named)]
+        if not accepted:
             return None
         rights = _rights(service, request, name, dataset, metadata)
         given = (m for m in accepted if m == REMOTE_SIGNING or self.can_vend(request, rights))
@@ -110,10 +112,6 @@ class Delegation:
             refresh += f"?location={quote(metadata['location'], safe='')}"
         config = {**credential["config"], "client.refresh-credentials-endpoint": refresh}
         return TableAccess(properties=properties, config=config, credentials=(credential,))
-
-    def _accepted_modes(self, request: Request) -> list[str]:
-        accepted = request.headers.get(DELEGATION_HEADER, "").lower().split(",")
-        return [mode for mode in self.modes if mode in map(str.strip, accepted)]
 
     def can_vend(self, request: Request, rights: Rights) -> bool:
         """Return whether one policy can allow these rights to a client, and nothing else."""
@@ -162,9 +160,6 @@ class Delegation:
         files = frozenset(map(canonical, found))
         self._files.put(key, files, weight=sum(map(len, files)))
         return files
-
-
-# Operations
 
 
 def load_credentials(service: Service, request: Request) -> Reply:
@@ -227,9 +222,6 @@ def _common(addresses: set[str]) -> str:
 def _path(name: DatasetName) -> str:
     levels = "%1F".join(quote(level, safe="") for level in name.namespace)
     return f"namespaces/{levels}/tables/{quote(name.name, safe='')}"
-
-
-# Rights
 
 
 def _rights_now(

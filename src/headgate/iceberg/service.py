@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from headgate.iceberg.delegation import Delegation
     from headgate.model.access import ReadPolicy
 
-# Authorization
-
 
 class Action(enum.StrEnum):
     """The effect of a request on its context."""
@@ -105,9 +103,6 @@ def job_caller(connection: Connection, token: str, context: Context) -> Caller:
 def job_id(key: str, epoch: int) -> str:
     """Return the id of an attempt's context, `job:<key>:<epoch>`."""
     return f"{key}:{epoch}"
-
-
-# Replies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +167,6 @@ def problem(status: int, kind: str, message: str, *, facts: Any = None) -> Reply
 
 
 def json_reply(value: Any, *, status: int = 200) -> Reply:
-    """Return a JSON document."""
     return Reply(
         status=status, body=orjson.dumps(value), headers={"content-type": "application/json"}
     )
@@ -343,13 +337,6 @@ class ServedVersions:
             self._last.popitem(last=False)
 
 
-# The service
-
-
-def _record_nothing(caller: Caller, action: Action, refusal: Denied) -> None:
-    """An embedded endpoint keeps no audit log."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Service:
     """One endpoint: its catalog, its table versions, and what it keeps of its clients."""
@@ -362,8 +349,9 @@ class Service:
     # Reads a metadata file outside the warehouse, to register it; raises `NotFound` or
     # `StorageUnavailable`. None where clients must not make the server read files for them.
     read_outside: Callable[[str], bytes] | None = None
-    # Records what was refused to an authorized client, for example by a branch's protection.
-    refused: Callable[[Caller, Action, Denied], None] = _record_nothing
+    # Records what was refused to an authorized client, for example by a branch's protection; an
+    # embedded endpoint keeps no audit log.
+    refused: Callable[[Caller, Action, Denied], None] = lambda caller, action, refusal: None
     # Whether errors name addresses and paths of this machine; its own processes may see them.
     shows_addresses: bool = True
     # Properties that every client gets, such as the address of S3.
@@ -396,8 +384,6 @@ class Service:
             return None
         return self.delegation.find_access(self, request, name, dataset, metadata, staged=staged)
 
-
-# Requests
 
 _LEVELS = "\x1f"
 _PAGE_SIZE = 1000
@@ -436,7 +422,6 @@ class Request:
 
     @property
     def table(self) -> DatasetName:
-        """Return the table in the path."""
         return self.name_of(DatasetKind.TABLE)
 
     def name_of(self, kind: DatasetKind) -> DatasetName:
@@ -494,29 +479,21 @@ def page(request: Request, names: Sequence[str]) -> tuple[list[str], str | None]
     token = request.query.get("pageToken")
     if token is None:
         return ordered, None
-    after = _decode_token(token)
-    rest = [name for name in ordered if not token or name > after]
-    size = _page_size(request)
-    shown = rest[:size]
-    if len(rest) <= size:
-        return shown, None
-    return shown, base64.urlsafe_b64encode(shown[-1].encode()).decode()
-
-
-def _decode_token(token: str) -> str:
     try:
-        return base64.b64decode(token, altchars=b"-_", validate=True).decode()
+        after = base64.b64decode(token, altchars=b"-_", validate=True).decode()
     except ValueError as error:
         raise MalformedRequest(
             what="the pageToken", reason="it is not one that this server returned"
         ) from error
-
-
-def _page_size(request: Request) -> int:
-    text = request.query.get("pageSize", str(_PAGE_SIZE))
-    if not text.isdecimal() or int(text[:9]) < 1:
+    rest = [name for name in ordered if not token or name > after]
+    wanted = request.query.get("pageSize", str(_PAGE_SIZE))
+    if not wanted.isdecimal() or int(wanted[:9]) < 1:
         raise MalformedRequest(what="the pageSize", reason="it must be a positive integer")
-    return min(int(text[:9]), _PAGE_SIZE)
+    size = min(int(wanted[:9]), _PAGE_SIZE)
+    shown = rest[:size]
+    if len(rest) <= size:
+        return shown, None
+    return shown, base64.urlsafe_b64encode(shown[-1].encode()).decode()
 
 
 # What tables and views have in common

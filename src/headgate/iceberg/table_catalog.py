@@ -340,9 +340,6 @@ def operation_key(request: WriteRequest, *, everywhere: bool = False) -> Operati
     )
 
 
-# Reads
-
-
 def _resolve(
     connection: Connection, context: Context, name: DatasetName, kind: DatasetKind
 ) -> ServedTable | None:
@@ -449,9 +446,6 @@ def _renew_if_due(database: Database, context: UnitContext) -> None:
         renew_unit(database, opened.id)
     elif is_due and isinstance(opened, nouns.Transaction):
         transactions.renew_transactions(database, [opened.id])
-
-
-# The dataset of a table's or view's name
 
 
 def _find_dataset(

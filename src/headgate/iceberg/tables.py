@@ -54,7 +54,6 @@ def list_namespaces(service: Service, request: Request) -> Reply:
 
 
 def create_namespace(service: Service, request: Request) -> Reply:
-    """Create a namespace with its properties."""
     _check_outside_jobs(request)
     namespace = checked_namespace(read_strings(request.json, "namespace"))
     properties = read_properties(request.json, "properties")
@@ -72,7 +71,6 @@ def replay_create_namespace(
 
 
 def load_namespace(service: Service, request: Request) -> Reply:
-    """Return a namespace with its properties."""
     namespace = request.namespace
     return json_reply(
         {"namespace": namespace, "properties": load_properties(service, request.context, namespace)}
@@ -129,9 +127,6 @@ def _check_outside_jobs(request: Request) -> None:
             "its JobSpecs declare. Create the namespace before, on a branch.",
             context=str(request.context),
         )
-
-
-# Tables
 
 
 def load_table(service: Service, request: Request) -> Reply:

@@ -35,7 +35,6 @@ def load_view(service: Service, request: Request) -> Reply:
 
 
 def create_view(service: Service, request: Request) -> Reply:
-    """Create a view."""
     load_properties(service, request.context, request.namespace)
     name = checked_name(request.namespace, read_str(request.json, "name"))
     try:

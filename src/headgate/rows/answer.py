@@ -139,9 +139,6 @@ def _by_duckdb(
         raise _Refused(str(error).partition("\n")[0].rstrip(". ")) from error
 
 
-# Whole tables
-
-
 @dataclass(frozen=True, kw_only=True)
 class TableReader:
     """The rows of a table as a context shows them."""

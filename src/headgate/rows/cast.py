@@ -6,8 +6,8 @@ does the work.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from headgate.rows.sources import ROWS_SHOWN, Source
 
 # Text that types accept.
 _TRUE, _FALSE = ("true", "t", "yes", "y", "1"), ("false", "f", "no", "n", "0")
+_BINARY = (pa.binary(), pa.large_binary())
 _WHOLE = r"^-?\d+$"
 _INFINITY = r"(?i)^\s*[+-]?inf(inity)?\s*$"
 _UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
@@ -44,18 +45,12 @@ _MIN_POWER, _MAX_POWER = -3, 7
 _SPECIAL_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class CastFailure:
-    """A row with a value that cannot be cast."""
-
-    row: int
-    reason: str
-
-
 def cast_rows(source: Source, schema: pa.Schema, dataset: str) -> pa.Table:
     """Return the source's columns in the table's types; raise for an unknown column."""
     names = match_columns(source.file, source.rows.column_names, schema, dataset)
-    columns, failures = {}, []
+    columns: dict[str, pa.ChunkedArray] = {}
+    # The rows with a value that cannot be cast.
+    failures: list[tuple[int, str]] = []
     for wanted, name in names.items():
         kind = schema.field(wanted).type
         column = source.rows.column(name)
@@ -65,7 +60,11 @@ def cast_rows(source: Source, schema: pa.Schema, dataset: str) -> pa.Table:
             columns[wanted], found = _cast_by_halves(column, kind, wanted)
             failures += found
     if failures:
-        raise _invalid_rows(source, failures)
+        rows = [
+            {"file": source.file, "line": source.line_of(row), "reason": reason}
+            for row, reason in sorted(failures, key=itemgetter(0))[:ROWS_SHOWN]
+        ]
+        raise InvalidRows(rows=rows, limit=ROWS_SHOWN)
     return pa.table(columns)
 
 
@@ -103,15 +102,6 @@ def match_columns(
             raise InvalidSource(file=file, reason=f"column {column!r} occurs twice")
         names[column] = name
     return names
-
-
-def _invalid_rows(source: Source, failures: Sequence[CastFailure]) -> InvalidRows:
-    first = sorted(failures, key=lambda failure: failure.row)[:ROWS_SHOWN]
-    rows = [
-        {"file": source.file, "line": source.line_of(failure.row), "reason": failure.reason}
-        for failure in first
-    ]
-    return InvalidRows(rows=rows, limit=ROWS_SHOWN)
 
 
 def cast_column(given: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
@@ -168,10 +158,13 @@ def _converted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     if isinstance(kind, pa.UuidType) and _is_text(column.type):
         _check_form(column, _UUID)
         return uuids(column)
-    if _is_text(column.type) and not _is_text(kind) and not _is_binary(kind):
+    if _is_text(column.type) and not _is_text(kind) and kind not in _BINARY:
         column = pc.utf8_trim_whitespace(column)
     if pa.types.is_integer(kind) and _is_text(column.type):
-        _check_whole(column)
+        # Arrow also reads 0x1F, which Spark does not. Checking for digits is faster than a pattern.
+        all_digits: bool = pc.all(pc.utf8_is_decimal(column)).as_py()
+        if not all_digits:
+            _check_form(column, _WHOLE)
     if pa.types.is_timestamp(kind) and _is_text(column.type):
         return _timestamps(column, kind)
     if pa.types.is_time(kind) and _is_text(column.type):
@@ -186,13 +179,6 @@ def _converted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         # By the digits as written, not by those of the nearest binary fraction.
         column = column.cast(pa.string())
     return column.cast(kind)
-
-
-def _check_whole(column: pa.ChunkedArray) -> None:
-    """Raise for text that is not a decimal integer: Arrow also reads 0x1F, which Spark does not."""
-    # Checking for digits is faster than a pattern, and enough for most columns.
-    if not pc.all(pc.utf8_is_decimal(column)).as_py():
-        _check_form(column, _WHOLE)
 
 
 def _check_form(column: pa.ChunkedArray, pattern: str) -> None:
@@ -235,10 +221,6 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
 def _booleans(column: pa.ChunkedArray) -> pa.ChunkedArray:
     words = pc.utf8_lower(pc.utf8_trim_whitespace(column))
     true = pc.is_in(words, pa.array(_TRUE, words.type))
@@ -269,10 +251,10 @@ def _times(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 def _cast_by_halves(
     column: pa.ChunkedArray, kind: pa.DataType, name: str
-) -> tuple[pa.ChunkedArray, list[CastFailure]]:
+) -> tuple[pa.ChunkedArray, list[tuple[int, str]]]:
     """Cast by halving; return the cast values and the rows that failed, up to a limit."""
     made: list[pa.Array] = []
-    failures: list[CastFailure] = []
+    failures: list[tuple[int, str]] = []
     pending = [(0, len(column))]
     while pending and len(failures) < ROWS_SHOWN:
         start, length = pending.pop()
@@ -284,7 +266,7 @@ def _cast_by_halves(
             if length == 1:
                 wanted = _TYPE_NAMES.get(str(kind), str(kind))
                 reason = f"{name} = {_shown(part[0])} is not of type {wanted}"
-                failures.append(CastFailure(row=start, reason=reason))
+                failures.append((start, reason))
                 continue
         half = length // 2
         pending += [(start + half, length - half), (start, half)]
@@ -394,7 +376,6 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def text_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Cast a column to a text type."""
     given = column.type
     if pa.types.is_floating(given):
         # Arrow writes the fewest digits that identify the number, in the precision of its type.

@@ -153,9 +153,6 @@ def literal(value: Any) -> str:
     raise Invalid(f"{value!r} cannot be a default or an enum's value: use text or a number.")
 
 
-# Rows of the engine in a table's own Arrow types.
-
-
 def from_engine(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return the rows with exactly the schema's columns and types; nothing is rounded or cut."""
     columns = [_cast(rows.column(field.name), field) for field in schema]
@@ -206,9 +203,6 @@ def has_year_out_of_range(column: pa.ChunkedArray) -> bool:
     return found["min"] is not None and not first <= found["min"] <= found["max"] < end
 
 
-# Conditions for pruning files.
-
-
 def conditions_of(engine: Engine, relation: str, column: str) -> Condition:
     """Return the values themselves while they are few, else the least and the greatest."""
     name = quote(column)
@@ -220,8 +214,6 @@ def conditions_of(engine: Engine, relation: str, column: str) -> Condition:
     [(low, high)] = engine.rows(f"SELECT min({name}), max({name}) FROM {relation}")
     return Within(column=column, low=low, high=high)
 
-
-# Advice on the engine.
 
 # From this size on, Spark is the better engine.
 ARROW_BYTES = 2 * 1024**3

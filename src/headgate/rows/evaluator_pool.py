@@ -64,9 +64,6 @@ _REPEAT_SECONDS = 5.0
 _REPORT_SECONDS = 5.0
 
 
-# What an evaluator receives.
-
-
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """A script, or the sources of a load: bytes, or digests of contents of the store."""
@@ -100,9 +97,6 @@ class Order:
     work: Work | Task
     place: Place | None = None
     removed: write.Removed | None = None
-
-
-# The pool.
 
 
 class _Evaluator(ForkedProcess):
@@ -217,8 +211,11 @@ class EvaluatorPool:
         """Take an evaluator, and stop it when the time is over or at an interrupt."""
         self._wait_for_room(interrupt)
         try:
-            one = self._take()
-            timer = threading.Timer(self.limits.statement_seconds, one.stop, [self._too_slow()])
+            one, seconds = self._take(), self.limits.statement_seconds
+            too_slow = errors.StatementStopped(
+                reason=f"took over {seconds:g} s", setting="statement_seconds", limit=seconds
+            )
+            timer = threading.Timer(seconds, one.stop, [too_slow])
             timer.daemon = True
             timer.start()
             try:
@@ -317,12 +314,6 @@ class EvaluatorPool:
         one.kill()
         one.close()
 
-    def _too_slow(self) -> errors.StatementStopped:
-        seconds = self.limits.statement_seconds
-        return errors.StatementStopped(
-            reason=f"took over {seconds:g} s", setting="statement_seconds", limit=seconds
-        )
-
     def _too_large(self) -> errors.StatementStopped:
         return errors.StatementStopped(
             reason="needed more memory than it may use",
@@ -356,9 +347,6 @@ class EvaluatorPool:
             how = f"was ended by {signal.Signals(-code).name}"
         _log.error("an evaluator %s; its output is in %s", how, self._log)
         return errors.EvaluatorDied(how=how)
-
-
-# Writes whose change an evaluator prepares.
 
 
 class _EvaluatedWrite:

@@ -36,13 +36,12 @@ from headgate.rows.sources import SourcesByTable
 from headgate.rows.validate import raise_if_any
 from headgate.spark import load as spark_load
 from headgate.spark import load_violations
-from headgate.spark.load import LoadFile, SparkLoad
+from headgate.spark.load import SparkLoad
 from headgate.spark.load_violations import Around, LoadCheck
 from headgate.spark.session import table_identifier
 from headgate.spark.sql import reporting_end, without_error_log
 from headgate.tables.constraints import constraints_of, referring_datasets
 from headgate.tables.inspect import columns_of, recorded_size_bytes
-from headgate.tables.metadata import Metadata
 from headgate.tables.scan import TableScan
 from headgate.tables.snapshots import current_snapshot
 from headgate.tables.versions import StoredVersion
@@ -160,7 +159,12 @@ def _execute(
     session = load.session(f"txn:{unit.id}")
     with _bad_row_errors(load, branch_tables, tables):
         staged = {table.load.dataset: _stage(load, session, table) for table in tables}
-    counts = _counts(load, session, branch_tables, staged)
+    ids = [rows.table.opened for rows in staged.values()]
+    found = load.parts.database.read(lambda c: load_transactions(c, ids))
+    counts = {
+        name: _table_counts(load, session, branch_tables.load(name), found[rows.table.opened], rows)
+        for name, rows in staged.items()
+    }
     receipt, losses = _validate_and_commit(load, session, staged, counts)
     return receipt, Outcome(
         operation=receipt.operation,
@@ -193,17 +197,6 @@ def _bad_row_errors(
         reason = str(error).split("\n", 1)[0]
         file = files[0].name if files else str(tables[0].load.dataset)
         raise errors.InvalidSource(file=file, reason=f"Spark: {reason}") from error
-
-
-def _counts(
-    load: _Load, session: Any, branch_tables: BranchTables, staged: StagedByTable
-) -> dict[DatasetName, Counts]:
-    ids = [rows.table.opened for rows in staged.values()]
-    found = load.parts.database.read(lambda c: load_transactions(c, ids))
-    return {
-        name: _table_counts(load, session, branch_tables.load(name), found[rows.table.opened], rows)
-        for name, rows in staged.items()
-    }
 
 
 def _validate_and_commit(
@@ -266,9 +259,6 @@ def _commit(
     )
 
 
-# One table's part: its files staged, its rows counted.
-
-
 @dataclass(frozen=True, kw_only=True)
 class TableLoad:
     """The load of one table, and its state before."""
@@ -305,6 +295,7 @@ def _table_load(
         load.sources[name], TableFormat(str(name), schema, constraints.defaults)
     )
     snapshot = current_snapshot(version.metadata)
+    size = recorded_size_bytes(version.metadata)
     never_repeats = snapshot is None or load.mode is LoadMode.OVERWRITE
     return TableLoad(
         load=SparkLoad(
@@ -312,7 +303,8 @@ def _table_load(
             files=files,
             constraints=constraints,
             required=[column.name for column in columns_of(version.metadata) if column.required],
-            share=_share(files, version.metadata),
+            # Of the size of the table.
+            share=sum(file.size_bytes for file in files) / size if size else 1.0,
         ),
         opened=opened,
         snapshot=int(snapshot["snapshot-id"]) if snapshot else None,
@@ -373,15 +365,6 @@ def _inserted_by_merge(summary: Mapping[str, Any]) -> int:
 
 def _version_of(parts: Parts, on_branch: BranchTable) -> StoredVersion:
     return parts.versions.read(on_branch.stored.location)
-
-
-def _share(files: Sequence[LoadFile], metadata: Metadata) -> float:
-    """Return the size of the files relative to that of the table."""
-    table = recorded_size_bytes(metadata)
-    return sum(file.size_bytes for file in files) / table if table else 1.0
-
-
-# Validation of the staged rows.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,10 +41,12 @@ class TableFormat:
 
         Its types are those of the table and those that Spark reads; a UUID is never both.
         """
-        return all(
-            _has_types(_as_stored(given), _as_stored(wanted))
-            for wanted in (self.schema, self.written)
-        )
+        stored = _as_stored(given)
+        for wanted in map(_as_stored, (self.schema, self.written)):
+            types = {field.name.lower(): field.type for field in wanted}
+            if any(types.get(f.name.lower(), f.type) != f.type for f in stored):
+                return False
+        return True
 
     def complete(self, rows: pa.Table, given: Mapping[str, pa.ChunkedArray]) -> pa.Table:
         """Return rows with all columns, and with marks that say which rows have a column."""
@@ -213,12 +215,6 @@ def _as_stored(schema: pa.Schema) -> pa.Schema:
     out = pa.BufferOutputStream()
     parquet.ParquetWriter(out, schema, store_schema=False).close()
     return parquet.read_schema(pa.BufferReader(out.getvalue()))
-
-
-def _has_types(given: pa.Schema, wanted: pa.Schema) -> bool:
-    """Return whether the columns that both have, whatever the case of their names, are alike."""
-    types = {field.name.lower(): field.type for field in wanted}
-    return all(types.get(field.name.lower(), field.type) == field.type for field in given)
 
 
 def _for_spark(kind: pa.DataType) -> pa.DataType:

@@ -687,9 +687,6 @@ def _open(
     return table, Difference.of(before, after)
 
 
-# The three-way merge of one keyed table, row by row.
-
-
 @dataclass(frozen=True, kw_only=True)
 class Difference:
     """Files that only one of two versions has: they hold all rows that differ."""

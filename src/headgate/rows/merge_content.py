@@ -20,8 +20,6 @@ from headgate.tables.schemas import same_schema
 from headgate.tables.updates import apply_updates
 from headgate.tables.versions import StoredVersion
 
-# Schemas.
-
 _LAYOUT = ("partition-specs", "default-spec-id", "sort-orders", "default-sort-order-id")
 
 
@@ -51,11 +49,12 @@ def merge_schemas(
     if _changed(source, target) and any(_changed(base, other) for other in others):
         raise SchemaConflict("both sides merged each other, from states with different schemas")
     if not source_changed:
+        layouts = [[v.metadata.get(part) for part in _LAYOUT] for v in (base, source, target)]
         return MergedSchemas(
             base=read_by(base, ours),
             source=read_by(source, ours),
             target=target.metadata,
-            unchanged=not target_changed and _same_layout(base, source, target),
+            unchanged=not target_changed and layouts[0] == layouts[1] == layouts[2],
         )
     if not target_changed:
         merged = _with_schema(target, theirs, source, now_ms)
@@ -84,11 +83,6 @@ def _property_changed(one: StoredVersion, other: StoredVersion) -> bool:
     name = constraints.PROPERTY
     before = (one.metadata.get("properties") or {}).get(name)
     return bool(before != (other.metadata.get("properties") or {}).get(name))
-
-
-def _same_layout(*versions: StoredVersion) -> bool:
-    first, *others = ({part: v.metadata.get(part) for part in _LAYOUT} for v in versions)
-    return all(other == first for other in others)
 
 
 def read_by(version: StoredVersion, schema: Json) -> Metadata:
@@ -143,8 +137,6 @@ def _union(was: Json, ours: Json, theirs: Json, target: StoredVersion) -> Json:
     return {**ours, "fields": [*ours["fields"], *numbered]}
 
 
-# File trees.
-
 _SENTENCES = {
     "insert_insert": "both sides added it, with different content",
     "update_update": "both sides changed it, differently",
@@ -163,11 +155,6 @@ class MergedTree:
     # Objects of the tree that the target's does not hold.
     objects: frozenset[str] = frozenset()
     conflicts: list[dict[str, Any]] = field(default_factory=list)
-
-
-def take_tree(parts: Parts, target: Digest, source: Digest, samples: int) -> MergedTree:
-    """Return the source's tree as it is."""
-    return _merged(parts, target, source, samples)
 
 
 def merge_trees(
@@ -203,12 +190,13 @@ def merge_trees(
         return MergedTree(conflicts=[{"kind": "path", **error.facts, "reason": error.message}])
     if edited.root == target:
         return MergedTree()
-    return _merged(parts, target, edited.root, samples, objects=edited.locations)
+    return take_tree(parts, target, edited.root, samples, objects=edited.locations)
 
 
-def _merged(
+def take_tree(
     parts: Parts, target: Digest, root: Digest, samples: int, objects: frozenset[str] = frozenset()
 ) -> MergedTree:
+    """Return a tree that the target shows next as it is; `objects` are those that it lacks."""
     changes = list(parts.trees.difference(target, root))
     found = tree.summarize_changes(
         changes,

@@ -76,27 +76,21 @@ def _bound(working: WorkingSet, statement: Statement) -> exp.Expr:
     words = {node.name.lower() for node in tree.find_all(exp.Column)}
     words |= {node.name.lower() for node in tree.find_all(exp.Identifier)}
     has_star = tree.find(exp.Star) is not None
-    mentions = [node for node, _ in statement.tables]
-    copies = _copies_of(statement.tree, tree, mentions)
-    for node, copy in zip(mentions, copies, strict=True):
+    # The copies of the tree's nodes, found by their order.
+    pairs = zip(statement.tree.find_all(exp.Table), list(tree.find_all(exp.Table)), strict=True)
+    copies = {id(node): copy for node, copy in pairs}
+    for node, _ in statement.tables:
         line, column = statement.place_of(node)
         other = working.table(statement.name_of(node), line=line, column=column)
         columns = [c for c in other.columns if has_star or c.lower() in words]
         where = _conditions(node, other)
         relation = other.relation(columns or other.columns[:1], where)
         alias = node.alias or node.name
-        copy.replace(_aliased(relation, alias))
+        copies[id(node)].replace(_aliased(relation, alias))
     for named in tree.find_all(exp.Column):
         named.set("db", None)
         named.set("catalog", None)
     return tree
-
-
-def _copies_of(tree: exp.Expr, copy: exp.Expr, wanted: list[exp.Table]) -> list[exp.Table]:
-    """Return the copies of some nodes of a tree, found by their order."""
-    pairs = zip(tree.find_all(exp.Table), list(copy.find_all(exp.Table)), strict=True)
-    by_id = {id(one): other for one, other in pairs}
-    return [by_id[id(node)] for node in wanted]
 
 
 def _conditions(node: exp.Table, table: WorkingTable) -> list[Condition]:

@@ -244,7 +244,6 @@ def rewrite_in_memory(pool: EvaluatorPool | None, request: Request) -> Rewrite:
 
 
 def _rewrite_apart(working: WorkingSet, *, location: str, metadata: Metadata) -> Metadata:
-    """Rewrite in an evaluator."""
     base = working.versions.read(location)
     scan = working_set.scan_with(base, metadata, working.options)
     files = TableScan(base, working.options).plan()

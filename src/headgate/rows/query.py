@@ -119,9 +119,6 @@ def _computed(found: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.Rec
         raise find_quoted_failure(str(error)) or EngineError(str(error)) from error
 
 
-# Files of results.
-
-
 class _JsonLines(io.FileIO):
     def write_batch(self, batch: pa.RecordBatch) -> None:
         self.write(b"".join(orjson.dumps(row) + b"\n" for row in json_rows(batch)))

@@ -377,9 +377,6 @@ class _Planner:
         self.plans[name] = replace(plan, change=replace(plan.change, metadata=updated, steps=steps))
 
 
-# Next metadata of one table.
-
-
 @dataclass(frozen=True, kw_only=True)
 class SchemaChange:
     """The next metadata of a table, its steps, and the new columns that old rows need values in."""
@@ -447,13 +444,10 @@ def change_table(
 
 
 def _properties(schema: Json, spec: DatasetSpec) -> dict[str, str]:
-    declared = (
-        {constraints.ENFORCE_PROPERTY: spec.enforce.value} if spec.enforce is not None else {}
-    )
-    return {
-        constraints.PROPERTY: constraints.constraints_property(schema, spec.constraints),
-        **declared,
-    }
+    found = {constraints.PROPERTY: constraints.constraints_property(schema, spec.constraints)}
+    if spec.enforce is not None:
+        found[constraints.ENFORCE_PROPERTY] = spec.enforce.value
+    return found
 
 
 def _is_unvalidated(held: BranchTable, base: Metadata) -> bool:

@@ -327,20 +327,14 @@ def _is_value_of(kind: str, value: Any) -> bool:
         return is_number
     if kind == "boolean":
         return isinstance(value, bool)
-    if family == "decimal" and is_number:
-        return True
-    return isinstance(value, str) and _parses(family, value)
-
-
-def _parses(family: str, text: str) -> bool:
+    if not isinstance(value, str):
+        return family == "decimal" and is_number
     try:
-        _PARSERS.get(family, str)(text)
+        _PARSERS.get(family, str)(value)
     except (ValueError, decimal.InvalidOperation):
         return False
     return True
 
-
-# Lines.
 
 _WORD = r"(?:\"[^\"]*\"|'[^']*'|[A-Za-z0-9_-]+)"
 _KEY = re.compile(rf"\s*({_WORD}(?:\s*\.\s*{_WORD})*)\s*=")

@@ -311,8 +311,6 @@ def _parse_error(error: ParseError, line: int, column: int) -> InvalidScript:
     )
 
 
-# Pruning.
-
 _WHOLE = {"int", "long"}
 
 

@@ -106,7 +106,11 @@ def files_of(path: Path) -> list[Path]:
     """Return the file itself, or the data files of a directory in the order of their names."""
     if not path.is_dir():
         return [path]
-    files = sorted(p for p in path.rglob("*") if p.is_file() and _is_data(p))
+    files = sorted(
+        p
+        for p in path.rglob("*")
+        if p.is_file() and not p.name.startswith((".", "_")) and p.suffix.lower() in _SUFFIXES
+    )
     if not files:
         raise InvalidSource(file=str(path), reason="the directory has no data file")
     return files
@@ -116,12 +120,14 @@ def stream_file(path: Path, format: str, *, file: str) -> Iterator[Source]:
     """Read a file's rows in parts that fit into memory; errors name it as `file`."""
     match format:
         case "csv":
-            return stream_csv(file, path)
+            yield from stream_csv(file, path)
         case "jsonl":
-            return stream_jsonl(file, path, rows_at_most=ROWS_IN_PART)
+            yield from stream_jsonl(file, path, rows_at_most=ROWS_IN_PART)
         case "arrow":
-            return _stream_arrow(file, path)
-    return stream_parquet(file, path)
+            with read_arrow_batches(path) as (schema, batches):
+                yield from in_parts(file, schema, batches)
+        case _:
+            yield from stream_parquet(file, path)
 
 
 def stream_parquet(
@@ -136,11 +142,6 @@ def stream_parquet(
         yield from in_parts(file, schema, map(_validated, batches))
 
 
-def _stream_arrow(file: str, path: Path) -> Iterator[Source]:
-    with read_arrow_batches(path) as (schema, batches):
-        yield from in_parts(file, schema, batches)
-
-
 def in_parts(
     file: str,
     schema: pa.Schema,
@@ -152,8 +153,13 @@ def in_parts(
     first = 0
     for batch in batches:
         rows = pa.Table.from_batches([batch])
-        yield Source(file=file, rows=rows, line_of=lines_from(first, line_of))
+        yield Source(file=file, rows=rows, line_of=_lines_from(first, line_of))
         first += rows.num_rows
+
+
+def _lines_from(first: int, line_of: Callable[[int], int]) -> Callable[[int], int]:
+    """Return the lines of a part of a file that starts at this row."""
+    return lambda row: line_of(first + row)
 
 
 def line_finder(path: Path, format: str) -> Callable[[int], int]:
@@ -164,10 +170,6 @@ def line_finder(path: Path, format: str) -> Callable[[int], int]:
         case "jsonl":
             return lambda row: line_of_object(path, row)
     return row_number
-
-
-def _is_data(path: Path) -> bool:
-    return not path.name.startswith((".", "_")) and path.suffix.lower() in _SUFFIXES
 
 
 def format_of_file(path: Path) -> str:
@@ -303,14 +305,6 @@ def _validated(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-# Lines of text.
-
-
-def lines_from(first: int, line_of: Callable[[int], int]) -> Callable[[int], int]:
-    """Return the lines of a part of a file that starts at this row."""
-    return lambda row: line_of(first + row)
-
-
 def read_lines(file: str, stream: BinaryIO) -> Iterator[bytes]:
     """Read line by line; raise for a line that would not fit into memory."""
     number = 0
@@ -324,7 +318,6 @@ def read_lines(file: str, stream: BinaryIO) -> Iterator[bytes]:
 
 
 def opened(where: Path | bytes) -> BinaryIO:
-    """Open the bytes of a source."""
     return io.BytesIO(where) if isinstance(where, bytes) else where.open("rb")
 
 
@@ -336,9 +329,6 @@ def open_for_arrow(where: Path | bytes) -> pa.NativeFile:
     the process.
     """
     return pa.BufferReader(where) if isinstance(where, bytes) else pa.OSFile(str(where))
-
-
-# CSV.
 
 
 def stream_csv(file: str, path: Path) -> Iterator[Source]:
@@ -492,9 +482,6 @@ class CsvLines:
                 line += 1
                 at += len(text)
         return line
-
-
-# JSON lines.
 
 
 def line_of_object(path: Path, row: int) -> int:

@@ -74,7 +74,10 @@ def translate(text: str, find_columns: FindColumns, *, only_listed: bool = True)
         names = [_name_of(one) for one in tree.expressions]
         if only_listed:
             _check_names(tree, names, mentions)
-        schema: dict[str, object] = {one.relation: _schema_of(one) for one in mentions}
+        schema: dict[str, object] = {
+            one.relation: {column: _spark_type(kind) for column, kind in one.types.items()}
+            for one in mentions
+        }
         whole = qualify(tree.copy(), schema=schema, dialect=_DIALECT, identify=True)
         whole = annotate_types(whole, schema=schema, dialect=_DIALECT)
         for select in whole.find_all(exp.Select) if only_listed else ():
@@ -91,8 +94,6 @@ def translate(text: str, find_columns: FindColumns, *, only_listed: bool = True)
     except (SqlglotError, RecursionError, InvalidScript) as error:
         raise Unlisted(str(error).partition("\n")[0].rstrip(". ")) from error
 
-
-# Names.
 
 # Types of Iceberg that have another name in Spark's SQL.
 _RENAMED = {
@@ -127,17 +128,6 @@ def _name_tables(tree: exp.Select, find_columns: FindColumns) -> list[Mention]:
         )
         node.replace(exp.alias_(exp.to_table(relation), alias, table=True, quoted=True))
     return found
-
-
-def _schema_of(mention: Mention) -> dict[str, str]:
-    """Return the types as Spark's; `variant` for those of which values are only returned."""
-
-    def spark_type(kind: Any) -> str:
-        if not isinstance(kind, str) or kind.startswith(("fixed", "time_", "geo", "unknown")):
-            return "variant"
-        return _RENAMED.get(kind, kind)
-
-    return {column: spark_type(kind) for column, kind in mention.types.items()}
 
 
 def _name_of(one: exp.Expr) -> str | None:
@@ -189,6 +179,13 @@ def _read_of(tree: exp.Expr, mention: Mention) -> Mention:
             for condition in conditions_on(where, alias, mention.types, alone=False)
         ],
     )
+
+
+def _spark_type(kind: Any) -> str:
+    """Return a type as Spark's; `variant` for those of which values are only returned."""
+    if not isinstance(kind, str) or kind.startswith(("fixed", "time_", "geo", "unknown")):
+        return "variant"
+    return _RENAMED.get(kind, kind)
 
 
 # The list: clauses.

@@ -84,14 +84,14 @@ def violations_of_commits(
     ]
     found: dict[object, tuple[DatasetName, Violation]] = {}
     for effect in effects:
-        check = violations_of if binds(effect.table) else _references_to
-        for violation in check(working, effect):
+        violations = (
+            violations_of(working, effect)
+            if binds(effect.table)
+            else _Validator(working, effect, no_place).dangling_references()
+        )
+        for violation in violations:
             found.setdefault(violation.identity, (effect.table.name, violation))
     return list(found.values())
-
-
-def _references_to(working: WorkingSet, effect: TableEffect) -> Iterator[Violation]:
-    return _Validator(working, effect, no_place).dangling_references()
 
 
 def _columns_needed(table: WorkingTable) -> list[str]:

@@ -320,9 +320,6 @@ class WorkingSet:
         self.engine.close()
 
 
-# The net change of a table.
-
-
 @dataclass(frozen=True, kw_only=True)
 class TableEffect:
     """The net change of one table; `removed` and `added` are names of relations."""
@@ -356,10 +353,6 @@ class TableEffect:
                     column=name,
                 )
         return rows
-
-    def removed_ids(self) -> pa.Array:
-        ids = self.table.engine.arrow(f"SELECT {RID} FROM {self.removed}").column(RID)
-        return ids.combine_chunks()
 
     def fingerprint(self) -> tuple[int, int]:
         """Return a count and hash of the removed rows, whatever their order and files."""
@@ -500,9 +493,6 @@ def relaxed(metadata: Metadata) -> Metadata:
     return {**metadata, "schemas": [*others, loose]}
 
 
-# Staging.
-
-
 def stage(versions: TableVersions, effect: TableEffect) -> Version:
     """Write the effect as a version that no branch shows; cleanup removes it if none ever does."""
     if effect.table.pointer is not None:
@@ -529,7 +519,8 @@ def stage_rows(effect: TableEffect, base: Metadata | None = None) -> Metadata:
             replaces_all=True,
         )
     else:
-        removed, kept = table.kept_rows(effect.removed_ids())
+        ids = table.engine.arrow(f"SELECT {RID} FROM {effect.removed}").column(RID)
+        removed, kept = table.kept_rows(ids.combine_chunks())
         operation = "overwrite" if removed else "append"
         if removed and not kept.num_rows and not added.num_rows:
             operation = "delete"

@@ -278,14 +278,14 @@ def _progress(parts: Parts, request: Request) -> _Progress:
     return _Progress(line=line)
 
 
+@dataclass(frozen=True)
 class _Writer:
     """One write, attempted until it is published."""
 
-    def __init__(self, parts: Parts, request: Request, write: Write, progress: _Progress) -> None:
-        self.parts = parts
-        self.request = request
-        self.write = write
-        self.progress = progress
+    parts: Parts
+    request: Request
+    write: Write
+    progress: _Progress
 
     def preview(self) -> Outcome:
         tables = self._read()
@@ -314,8 +314,11 @@ class _Writer:
         """Count the conflict; raise it where no attempt is left."""
         progress = self.progress
         progress.losses += 1
-        if isinstance(conflict, errors.DatasetExists) and self._is_hidden(conflict):
-            raise conflict
+        if isinstance(conflict, errors.DatasetExists):
+            name = parse_dataset_name(conflict.facts["dataset"])
+            if not self.parts.database.read(lambda c: find_datasets(c, [name])):
+                # It is hidden from the caller: another attempt would not find it either.
+                raise conflict
         is_over = time.monotonic() >= progress.line.deadline
         is_view = isinstance(conflict, errors.ViewConflict)
         if self.request.timeout_seconds <= 0 or (
@@ -328,11 +331,6 @@ class _Writer:
             progress.holder = TransactionId(conflict.facts["transaction"])
         else:
             time.sleep(backoff_seconds(progress.losses))
-
-    def _is_hidden(self, conflict: errors.DatasetExists) -> bool:
-        """Return whether another attempt would not find the dataset either."""
-        name = parse_dataset_name(conflict.facts["dataset"])
-        return not self.parts.database.read(lambda c: find_datasets(c, [name]))
 
     def _queue(self) -> BranchTables:
         """Wait with a ticket after the second conflict, or at once where other writers wait."""
@@ -450,9 +448,6 @@ def create_if_new(connection: Connection, table: BranchTable, *, caller: Caller)
             caller=caller,
             id=table.dataset.id,
         )
-
-
-# The caller's own condition: the views that it has seen.
 
 
 class HeadMismatch(errors.ViewConflict):

@@ -232,7 +232,6 @@ def parse_time(text: str) -> datetime.date | None:
 
 
 def format_value(value: Any) -> str:
-    """Format a value for a sentence."""
     match value:
         case ColumnOperand(column=column):
             return column
@@ -248,8 +247,6 @@ def format_value(value: Any) -> str:
             return str(value)
     return repr(value)
 
-
-# --- expectations of the schema itself ------------------------------------------------------
 
 SCHEMA_OPS = frozenset(
     {Op.EXISTS, Op.HAS_TYPE, Op.SCHEMA_CONTAINS, Op.SCHEMA_EQUALS, Op.SCHEMA_SUBSET}

@@ -82,9 +82,6 @@ Step: TypeAlias = Settled | Each | OneNumber | Unique | Combination
 SampledStep: TypeAlias = Each | Unique
 
 
-# --- the plan -------------------------------------------------------------------------------
-
-
 def plan(expectation: Expectation, columns: check_columns.Columns) -> Step:
     """Return the step that judges this expectation on data with these columns."""
     return _split(_step(expectation, columns))
@@ -99,7 +96,10 @@ def measures_of(step: Step) -> tuple[Measure, ...]:
                 Measure(metric=Count.VIOLATIONS, by=_pass(by), condition=condition),
             )
         case OneNumber(expectation=expectation):
-            return (_property_measure(_subject(expectation)),)
+            subject = _subject(expectation)
+            assert subject.property is not None
+            columns = (subject.column,) if subject.column is not None else subject.group_by
+            return (Measure(metric=subject.property, columns=columns),)
         case Unique(by=by, key=key):
             metrics: list[Count | Property] = [Property.COUNT, Count.GROUPS, Count.REPEATED]
             metrics += [Count.NULL_KEYS] if key else []
@@ -118,12 +118,6 @@ def passes(steps: Iterable[Step]) -> dict[tuple[str, ...], list[Measure]]:
     return {by: list(measures) for by, measures in found.items()}
 
 
-def _property_measure(subject: Subject) -> Measure:
-    assert subject.property is not None
-    columns = (subject.column,) if subject.column is not None else subject.group_by
-    return Measure(metric=subject.property, columns=columns)
-
-
 def _pass(by: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(by)))
 
@@ -138,7 +132,10 @@ def _step(expectation: Expectation, columns: check_columns.Columns) -> Step:
             parts = [_step(part, columns) for part in expectation.parts]
             return _combined(expectation.op, parts)
         case Op.NEGATE:
-            return _negated(_step(expectation.parts[0], columns))
+            step = _step(expectation.parts[0], columns)
+            if isinstance(step, Settled):
+                return replace(step, verdict=step.verdict.negated)
+            return _merged(Op.NEGATE, (step,)) or Combination(op=Op.NEGATE, parts=(step,))
     if expectation.op in check_columns.SCHEMA_OPS:
         verdict, reason = check_columns.judge_schema(expectation, columns)
         return Settled(verdict=verdict, reason=reason)
@@ -185,12 +182,6 @@ def _decide(op: Op, parts: Iterable[Settled | Judgement]) -> Verdict:
     return decide([part.verdict for part in parts])
 
 
-def _negated(step: Step) -> Step:
-    if isinstance(step, Settled):
-        return replace(step, verdict=step.verdict.negated)
-    return _merged(Op.NEGATE, (step,)) or Combination(op=Op.NEGATE, parts=(step,))
-
-
 def _merged(op: Op, steps: tuple[Step, ...]) -> Each | None:
     """Return one step with the combined condition, if all are about rows or the same groups."""
     alike = [step for step in steps if isinstance(step, Each)]
@@ -219,8 +210,6 @@ def _subject(expectation: Expectation) -> Subject:
     assert expectation.subject is not None, f"{expectation.op} has a subject"
     return expectation.subject
 
-
-# --- the verdict ----------------------------------------------------------------------------
 
 # Each with its opposite.
 _SIGNS = {

@@ -159,8 +159,6 @@ def _fields(struct: Any, path: tuple[str, ...]) -> tuple[Column, ...]:
     )
 
 
-# --- measures -------------------------------------------------------------------------------
-
 # SQLSTATE classes of errors in an expression or in the data, not in the engine.
 _USER_ERRORS = ("22", "42")
 _BAD_PATTERN = "java.util.regex.PatternSyntaxException: "
@@ -205,8 +203,6 @@ def _user_error(error: Exception) -> str | None:
         return None
     return text.splitlines()[0].partition(" SQLSTATE")[0]
 
-
-# --- expressions ----------------------------------------------------------------------------
 
 _LONG_LIMIT = 2**63
 # The number of rows of a group, under a name that no measure gets.

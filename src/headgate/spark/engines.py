@@ -82,9 +82,6 @@ class Engine(Protocol):
         """End the engine, if this process started it."""
 
 
-# --- a JVM of this process ------------------------------------------------------------------
-
-
 class SharedJvm:
     """A JVM with a SparkContext that job processes attach to; it ends with this process."""
 
@@ -196,8 +193,6 @@ class _LateJobs:
         if pause < _LAST_SECONDS:
             self._due.enter(pause, 0, self._end, (tag, 2 * pause))
 
-
-# --- a Spark Connect server -----------------------------------------------------------------
 
 _SESSION_TAG = "headgate-session-"
 _CONNECT_PORT = 15002

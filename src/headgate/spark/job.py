@@ -165,9 +165,6 @@ def _load(document: JobDocument) -> Transform:
     )
 
 
-# --- events ---------------------------------------------------------------------------------
-
-
 class _Events:
     """Writes events to a pipe, one a line, from any thread."""
 
@@ -207,8 +204,6 @@ class _ProgressReport:
                 self._events.send(EventKind.PROGRESS, **asdict(now))
             last = now
 
-
-# --- failures -------------------------------------------------------------------------------
 
 # The line after a traceback's last frame: frames are indented, and the error itself is not.
 _WORKER_TRACE = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)$", re.M)

@@ -106,9 +106,6 @@ class JobIO:
         return output
 
 
-# --- tables ---------------------------------------------------------------------------------
-
-
 def _read_table(session: Any, table: str, mode: ReadMode, since: int | None) -> Any:
     """Return the current rows, those of an earlier snapshot, or those added since it."""
     if mode is ReadMode.CURRENT or (mode is ReadMode.ADDED and since is None):
@@ -176,7 +173,6 @@ class _Snapshot:
 
 
 def _find_snapshot(session: Any, table: str) -> _Snapshot | None:
-    """Return the current snapshot of a table."""
     if _is_classic(session):
         # Costs no Spark job.
         found = _load_table(session, table).currentSnapshot()
@@ -205,9 +201,6 @@ def _is_classic(session: Any) -> bool:
 def _load_table(session: Any, table: str) -> Any:
     iceberg = session._jvm.org.apache.iceberg.spark.Spark3Util
     return iceberg.loadIcebergTable(session._jsparkSession, table)
-
-
-# --- files ----------------------------------------------------------------------------------
 
 
 class DirectoryFiles:

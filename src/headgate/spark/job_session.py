@@ -96,9 +96,6 @@ def attach(
     return _JvmSession(session=session, tags=(tag, session._jsparkSession.sessionJobTag()))
 
 
-# --- a session in a JVM ---------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class _JvmSession:
     session: SparkSession
@@ -196,9 +193,6 @@ def _ship_bundle(context: Any, bundle: Path) -> None:
 def is_local(master: str) -> bool:
     """Return whether a master's workers run on this machine, and so read its disk."""
     return master.startswith("local") and not master.startswith("local-cluster")
-
-
-# --- a session of a Connect server ----------------------------------------------------------
 
 
 class _ConnectSession:

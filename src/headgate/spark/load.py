@@ -66,8 +66,6 @@ class SparkLoad:
         return self.constraints.defaults
 
 
-# --- reading files --------------------------------------------------------------------------
-
 # The position of a row: the number of its file, and its number in the file.
 FILE, ROW = "__file", "__row"
 POSITION = (FILE, ROW)
@@ -150,8 +148,6 @@ def _with_positions(
         *columns, sf.coalesce(FILE, unknown).alias(FILE), ROW
     )
 
-
-# --- writing --------------------------------------------------------------------------------
 
 _NUMBER = "__number"
 _REPEATED_KEY = "headgate: a key is repeated"

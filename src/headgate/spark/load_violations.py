@@ -22,8 +22,6 @@ from headgate.spark.load import FILE, POSITION, ROW, SparkLoad
 from headgate.spark.sql import quote
 from headgate.tables.scan import json_rows
 
-# --- the quick check ------------------------------------------------------------------------
-
 # Lets Spark use the layout of a table by its key: equal keys are stored together, and need no
 # shuffle.
 _USE_LAYOUT = (

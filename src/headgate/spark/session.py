@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame as DataFrame
     from pyspark.sql import SparkSession as SparkSession
 
-# --- settings -------------------------------------------------------------------------------
-
 CATALOG = "headgate"
 # The Python of workers on other machines; by default they get the path of this process's Python.
 WORKER_PYTHON = "spark.pyspark.python"
@@ -139,9 +137,6 @@ def table_identifier(name: DatasetName) -> str:
     return ".".join(map(quote, (CATALOG, *name.namespace, name.name)))
 
 
-# --- a Spark in this process ----------------------------------------------------------------
-
-
 class LocalSpark:
     """A JVM of this process with one SparkContext; `bind_catalog` makes sessions of it."""
 
@@ -179,9 +174,6 @@ def start(request: Launch) -> LocalSpark:
         context = SparkContext(conf=conf, gateway=open_gateway(jvm.address, jvm))
         context.pythonExec = request.conf.get(WORKER_PYTHON, sys.executable)
         return LocalSpark(jvm, SparkSession(context))
-
-
-# --- sessions -------------------------------------------------------------------------------
 
 
 def bind_catalog(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:

@@ -31,12 +31,10 @@ _LOST = {"Py4JError", "ConnectionError", "EOFError"}
 
 
 def quote(name: str) -> str:
-    """Quote an identifier."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def quote_text(text: str) -> str:
-    """Quote a string literal."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
@@ -115,8 +113,6 @@ def reporting_end() -> Iterator[None]:
         raise stopped from error
 
 
-# --- failures -------------------------------------------------------------------------------
-
 # `org.apache.iceberg.exceptions.ForbiddenException: ` and the like.
 _CLASS = re.compile(r"^(?:[a-z]\w*\.)+[A-Z]\w*: ")
 # The form in which the endpoint sends errors, with the prefix that Iceberg's client may add. Some
@@ -161,9 +157,6 @@ def _reason(details: str) -> str:
     lines = details.removeprefix("An error occurred while calling ").strip().splitlines()
     message = next((line for line in lines if line.startswith(": ")), lines[0] if lines else "")
     return _CLASS.sub("", message.removeprefix(": ")).strip()
-
-
-# --- values ---------------------------------------------------------------------------------
 
 
 def _json_value(value: Any, kind: Any) -> Any:

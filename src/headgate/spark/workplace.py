@@ -39,8 +39,6 @@ from headgate.tables.versions import TableVersions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# --- endpoints ------------------------------------------------------------------------------
-
 # Longer than a session that its user forgets to close.
 _TOKEN_SECONDS = 24 * 3600
 _ANSWER_SECONDS = 10
@@ -170,9 +168,6 @@ def open_endpoint(
     return ServedEndpoint(named, database, settings.token)
 
 
-# --- sessions -------------------------------------------------------------------------------
-
-
 class StoreSpark:
     """Spark sessions that are each bound to one context of the store.
 
@@ -246,8 +241,6 @@ def client_settings(settings: Settings, *, on_s3: bool) -> Settings:
     """Return settings whose warehouse selects the jars for the server's storage."""
     return replace(settings, warehouse="s3://" if on_s3 else "/")
 
-
-# --- jobs -----------------------------------------------------------------------------------
 
 # More would take processor time from the jobs that run.
 _WAITING_PROCESSES = 2

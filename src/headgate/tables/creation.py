@@ -28,8 +28,6 @@ from headgate.tables.referenced_files import without_location_settings
 from headgate.tables.updates import State
 from headgate.tables.versions import parse_metadata
 
-# --- created here ---------------------------------------------------------------------------
-
 _DEFAULT_FORMAT_VERSION = 2
 # As Iceberg's own catalogs write them into each table: where the property is missing, clients
 # compress by gzip, which makes a Spark write take half as long again.
@@ -39,7 +37,10 @@ DEFAULT_PROPERTIES = {"write.parquet.compression-codec": "zstd"}
 def create_metadata(request: Mapping[str, Any], *, location: str, now_ms: int) -> Metadata:
     """Return metadata of a table without rows, with field ids assigned by the server from 1."""
     properties = read_properties(request, "properties")
-    version = _format_version(properties)
+    version = _DEFAULT_FORMAT_VERSION
+    if "format-version" in properties:
+        # Headgate writes no tables of version 1; every client that writes it writes version 2 too.
+        version = max(version, updates.parse_format_version(properties["format-version"]))
     numbering = _Numbering()
     schema = _renumber(read_object(request, "schema"), numbering)
     schemas.check_schema(schema, version)
@@ -66,14 +67,6 @@ def create_metadata(request: Mapping[str, Any], *, location: str, now_ms: int) -
         properties={**DEFAULT_PROPERTIES, **kept},
     ).metadata
     return {**metadata, "next-row-id": 0} if version >= 3 else metadata
-
-
-def _format_version(properties: Mapping[str, str]) -> int:
-    if "format-version" not in properties:
-        return _DEFAULT_FORMAT_VERSION
-    # Headgate writes no tables of version 1; every client that writes it writes version 2 too.
-    wanted = updates.parse_format_version(properties["format-version"])
-    return max(wanted, _DEFAULT_FORMAT_VERSION)
 
 
 class _Numbering:
@@ -143,8 +136,6 @@ def _renumber_type(kind: Any, numbering: _Numbering) -> Any:
     inner = {part: _renumber_type(nested[part], numbering) for part in parts}
     return {**nested, **ids, **inner}
 
-
-# --- registered from elsewhere --------------------------------------------------------------
 
 _METADATA_FILE = re.compile(r"[^/]*metadata\.json(?:\.gz)?\Z")
 # A Hadoop catalog numbers its metadata files and has no other record of which is the newest.

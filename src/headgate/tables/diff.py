@@ -212,9 +212,6 @@ def _queries_of(metadata: Metadata) -> dict[str, Row]:
     }
 
 
-# --- rows -----------------------------------------------------------------------------------
-
-
 def _choose_key(
     old: Metadata | None, new: Metadata | None, pairs: Sequence[Pair], requested: Sequence[str]
 ) -> list[int]:
@@ -316,9 +313,6 @@ def _compare_files(
         on_large=how.on_large,
     )
     return (Basis.ROWS if was_read else Basis.FILES), rows
-
-
-# --- schemas --------------------------------------------------------------------------------
 
 
 def schema_changes(before: Metadata | None, after: Metadata | None) -> SchemaChanges:

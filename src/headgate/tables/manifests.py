@@ -54,11 +54,9 @@ class ManifestReader:
         self._get = get
 
     def manifests(self, location: str) -> list[ManifestRef]:
-        """Return the manifests of a manifest list."""
         return parse_manifest_list(self._get(location), location)
 
     def files(self, manifest: ManifestRef) -> list[FileRef]:
-        """Return the live files of a manifest."""
         return parse_manifest(self._get(manifest.path), manifest)
 
     def paths(self, manifest: ManifestRef) -> list[str]:

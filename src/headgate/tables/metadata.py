@@ -31,7 +31,6 @@ def read_int(source: Mapping[str, Any], key: str) -> int:
 
 
 def read_str(source: Mapping[str, Any], key: str) -> str:
-    """Return the string at a key."""
     value = _present(source, key)
     if not isinstance(value, str):
         raise MalformedRequest(what=f"field {key!r}", reason="it must be a string")
@@ -39,7 +38,6 @@ def read_str(source: Mapping[str, Any], key: str) -> str:
 
 
 def read_bool(source: Mapping[str, Any], key: str) -> bool:
-    """Return the boolean at a key."""
     value = _present(source, key)
     if not isinstance(value, bool):
         raise MalformedRequest(what=f"field {key!r}", reason="it must be true or false")
@@ -47,12 +45,10 @@ def read_bool(source: Mapping[str, Any], key: str) -> bool:
 
 
 def read_object(source: Mapping[str, Any], key: str) -> Json:
-    """Return the JSON object at a key."""
     return as_object(_present(source, key), what=f"field {key!r}")
 
 
 def read_objects(source: Mapping[str, Any], key: str) -> list[Json]:
-    """Return the array of JSON objects at a key."""
     return [as_object(item, what=f"an item of {key!r}") for item in _read_list(source, key)]
 
 
@@ -62,7 +58,6 @@ def read_ints(source: Mapping[str, Any], key: str) -> list[int]:
 
 
 def read_strings(source: Mapping[str, Any], key: str) -> list[str]:
-    """Return the array of strings at a key."""
     return [read_str({key: item}, key) for item in _read_list(source, key)]
 
 

@@ -142,10 +142,13 @@ class _Moving:
             if record[_AT["added_snapshot_id"]] == id
         ]
         self.manifests = [*own, *self.manifests]
+        summary: Json = snapshot["summary"]
+        counts = {key: int(value) for key, value in summary.items() if str(value).isdecimal()}
+        kept = {key: value for key, value in summary.items() if not key.startswith(_TOTAL)}
         moved = {
             **snapshot,
             "sequence-number": sequence,
-            "summary": {**_without_totals(snapshot), **_totals(snapshot, parent)},
+            "summary": {**kept, **total_counts(parent, counts)},
         }
         moved.pop("parent-snapshot-id", None)
         if parent is not None:
@@ -284,15 +287,3 @@ def _is_own(status: int, snapshot: int | None, id: int) -> bool:
 
 
 _TOTAL = "total-"
-
-
-def _without_totals(snapshot: Json) -> Json:
-    summary: Json = snapshot["summary"]
-    return {key: value for key, value in summary.items() if not key.startswith(_TOTAL)}
-
-
-def _totals(snapshot: Json, parent: Json | None) -> Json:
-    counts: dict[str, int] = {
-        key: int(value) for key, value in snapshot["summary"].items() if str(value).isdecimal()
-    }
-    return total_counts(parent, counts)

@@ -110,9 +110,6 @@ def get_anywhere(objects: ObjectStore, options: Mapping[str, str], location: str
     return read_outside(location, options) if key is None else objects.get(key)
 
 
-# --- new files ------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class NewFiles:
     """Files that a version of a table names and its base does not."""
@@ -225,9 +222,6 @@ def check_place(place: str, roots: Sequence[str], what: str) -> None:
     """Raise unless an address is below one of the canonical locations."""
     if not _is_below(roots, place):
         raise errors.TablePlaceRefused(setting=what, value=place, location=roots[0])
-
-
-# --- locations ------------------------------------------------------------------------------
 
 
 def check_location(place: str, roots: Sequence[str]) -> None:

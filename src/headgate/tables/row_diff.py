@@ -21,8 +21,6 @@ from headgate.tables.diff import ChangedRow, OnLarge, Pair, RowChanges
 from headgate.tables.metadata import Row
 from headgate.tables.schemas import widest
 
-# --- files ----------------------------------------------------------------------------------
-
 
 def compare_files(
     before: scan.TableScan | None,
@@ -37,7 +35,11 @@ def compare_files(
 
     A file that both versions have, with the same deletes, holds no difference and is not read.
     """
-    old, new = _own_files(before, after, pairs)
+    if pairs and all(one.id == other.id for one, other in pairs):
+        old, new = scan.changed_files(before, after)
+    else:
+        # The same file has other columns on each side.
+        old, new = before.plan() if before else [], after.plan() if after else []
     if before and after and old and new and pairs:
         sides = [
             ReadSide(
@@ -60,16 +62,6 @@ def compare_files(
     )
 
 
-def _own_files(
-    before: scan.TableScan | None, after: scan.TableScan | None, pairs: Sequence[Pair]
-) -> tuple[list[scan.DataFile], list[scan.DataFile]]:
-    """Return the files of each side that the other does not have."""
-    if not pairs or any(one.id != other.id for one, other in pairs):
-        # The same file has other columns on each side.
-        return before.plan() if before else [], after.plan() if after else []
-    return scan.changed_files(before, after)
-
-
 def _compared_type(
     pair: Pair, at: int, before: scan.TableScan, after: scan.TableScan
 ) -> pa.DataType:
@@ -80,8 +72,6 @@ def _compared_type(
         return wide.schema.field((one if wide is before else other).path).type
     return (before, after)[at].schema.field(pair[at].path).type
 
-
-# --- rows -----------------------------------------------------------------------------------
 
 # Limits of one part, both sides together: some hundred MB while it is compared.
 _PART_ROWS = 500_000
@@ -209,8 +199,6 @@ def _rows_at(rows: pa.Table, positions: Sequence[int]) -> list[Row]:
     return scan.json_rows(own.take(pa.array(positions, pa.int64())))
 
 
-# --- parts ----------------------------------------------------------------------------------
-
 # Returns one part of a side; part n of both sides has the same keys.
 LoadPart: TypeAlias = Callable[[int], pa.Table]
 
@@ -270,7 +258,12 @@ def _encode(column: pa.Array) -> pa.Array:
     if isinstance(kind, pa.BaseExtensionType):
         return _encode(column.storage)
     if pa.types.is_nested(kind):
-        return _with_length(_encode_nested(column))
+        # Arrow has no text for nested values, so Python writes them one by one.
+        values = [
+            None if value is None else repr(scan.json_value(value, kind)).encode()
+            for value in column.to_pylist()
+        ]
+        return _with_length(pa.array(values, _BYTES))
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _with_length(column.cast(pa.large_string()).cast(_BYTES))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -294,12 +287,3 @@ def _text(column: pa.Array) -> pa.Array:
 def _with_length(column: pa.Array) -> pa.Array:
     length = _text(pc.binary_length(column))
     return pc.binary_join_element_wise(length, column, pa.scalar(b":", _BYTES))
-
-
-def _encode_nested(column: pa.Array) -> pa.Array:
-    # Arrow has no text for nested values, so Python writes them one by one.
-    values = [
-        None if value is None else repr(scan.json_value(value, column.type)).encode()
-        for value in column.to_pylist()
-    ]
-    return pa.array(values, _BYTES)

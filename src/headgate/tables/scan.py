@@ -65,8 +65,6 @@ Conditions: TypeAlias = Sequence[Condition]
 AMONG_LIMIT = 2_000
 
 
-# --- the scan -------------------------------------------------------------------------------
-
 # From this many files on, reading only the columns of the conditions first pays for itself.
 _PROBED_FROM = 2
 # PyIceberg's names for the variables that S3 clients share; of two the first that is set counts.
@@ -369,9 +367,6 @@ def _first_words(error: Exception) -> str:
     return words if len(words) <= _REASON_LIMIT else f"{words[: _REASON_LIMIT - 3]}..."
 
 
-# --- files of two versions ------------------------------------------------------------------
-
-
 def changed_files(
     before: TableScan | None, after: TableScan | None
 ) -> tuple[list[DataFile], list[DataFile]]:
@@ -401,9 +396,6 @@ def _take(spare: Counter[T], item: T) -> bool:
         spare[item] -= 1
         return True
     return False
-
-
-# --- values as JSON -------------------------------------------------------------------------
 
 
 def json_rows(rows: pa.Table | pa.RecordBatch) -> list[Row]:

@@ -17,8 +17,6 @@ from headgate.tables.metadata import (
     read_str,
 )
 
-# --- schemas --------------------------------------------------------------------------------
-
 # Types that came with version 3 of the format.
 _SINCE_V3 = ("variant", "unknown", "geometry", "geography", "timestamp_ns", "timestamptz_ns")
 

@@ -194,15 +194,15 @@ def _pieces(part: pa.Table) -> Iterator[pa.Table]:
         yield part.slice(start, size)
 
 
-# --- the snapshot and its summary -----------------------------------------------------------
-
 _COMPRESSION: Any = "gzip"
 
 
 def _write_snapshot(scan: TableScan, metadata: Metadata, change: FileChange, now_ms: int) -> Json:
     parent = current_snapshot(metadata)
     id, sequence = secrets.randbits(63), int(metadata.get("last-sequence-number", 0)) + 1
-    place = _metadata_place(metadata)
+    properties = metadata.get("properties") or {}
+    place: str = properties.get("write.metadata.path") or f"{metadata['location']}/metadata"
+    place = place.rstrip("/")
     manifests = list(_manifests(scan, parent, change, (id, sequence), place))
     output = _NamedByDigest(scan.io, lambda uuid: f"{place}/snap-{id}-0-{uuid}.avro")
     with write_manifest_list(
@@ -227,12 +227,6 @@ def _write_snapshot(scan: TableScan, metadata: Metadata, change: FileChange, now
     return {**snapshot, "parent-snapshot-id": parent["snapshot-id"]} if parent else snapshot
 
 
-def _metadata_place(metadata: Metadata) -> str:
-    properties = metadata.get("properties") or {}
-    place: str = properties.get("write.metadata.path") or f"{metadata['location']}/metadata"
-    return place.rstrip("/")
-
-
 def _summary(parent: Json | None, change: FileChange) -> dict[str, str]:
     """Return the counts of files and rows that are added, removed, and in the table then."""
     counts = {
@@ -247,8 +241,6 @@ def _summary(parent: Json | None, change: FileChange) -> dict[str, str]:
     summary |= {name: str(count) for name, count in counts.items() if count}
     return summary | total_counts(parent, counts, without_deletes=change.replaces_all)
 
-
-# --- manifests ------------------------------------------------------------------------------
 
 # A change rewrites the manifests of the files that it removes, so they are kept short.
 _ENTRIES_WANTED = 32

@@ -66,8 +66,6 @@ def _history(metadata: Metadata) -> Iterator[Json]:
         at = snapshot.get("parent-snapshot-id")
 
 
-# --- the effect of a step -------------------------------------------------------------------
-
 # Compaction: other files, the same rows.
 _REWRITE = "replace"
 # The only changing operation of a transaction of a type.
@@ -147,8 +145,6 @@ def check_transaction_type(*, transaction: str, type: TransactionType, effect: E
     raise TransactionTypeViolated(transaction=transaction, type=type, reason=reason)
 
 
-# --- totals of a summary --------------------------------------------------------------------
-
 _TOTALS = {
     "total-data-files": ("added-data-files", "deleted-data-files"),
     "total-records": ("added-records", "deleted-records"),
@@ -179,8 +175,6 @@ def total_counts(
             totals[name] = str(before[name])
     return totals
 
-
-# --- retention ------------------------------------------------------------------------------
 
 # How many of the newest snapshots a table, or one of its branches, keeps whatever their age.
 _TABLE_MINIMUM = "history.expire.min-snapshots-to-keep"

@@ -80,8 +80,6 @@ def _named_id(
     return id
 
 
-# --- identity, format version, location and properties --------------------------------------
-
 NEWEST_FORMAT_VERSION = 3
 # Clients send the format version as a property; it is a field of the metadata and never stored so.
 _RESERVED = frozenset({"format-version"})
@@ -181,9 +179,6 @@ def parse_format_version(text: str) -> int:
     return int(text)
 
 
-# --- schemas --------------------------------------------------------------------------------
-
-
 def add_schema(state: State, update: Json) -> State:
     """Add a schema under the next id, or find the equal one that exists."""
     schema = read_object(update, "schema")
@@ -220,8 +215,6 @@ def remove_schemas(state: State, update: Json) -> State:
     kept = [schema for schema in state.items("schemas") if schema["schema-id"] not in removed]
     return state.put(schemas=kept)
 
-
-# --- partition specs and sort orders --------------------------------------------------------
 
 # The specification numbers partition fields from 1000.
 FIRST_PARTITION_FIELD_ID = 1000
@@ -361,8 +354,6 @@ def _number_fields(state: State, fields: list[Json]) -> tuple[list[Json], int]:
     return numbered, last_id
 
 
-# --- snapshots and refs ---------------------------------------------------------------------
-
 _OPERATIONS = frozenset({"append", "replace", "overwrite", "delete"})
 _RETENTION = ("min-snapshots-to-keep", "max-snapshot-age-ms", "max-ref-age-ms")
 
@@ -424,7 +415,9 @@ def set_snapshot_ref(state: State, update: Json) -> State:
         raise impossible(f"set-snapshot-ref {name!r}", f"type {kind!r} is neither branch nor tag")
     if name == MAIN and kind != "branch":
         raise impossible("set-snapshot-ref 'main'", "main must be a branch")
-    snapshot = _find_snapshot(state, snapshot_id)
+    # From the end: a commit points at the snapshot that it has just added.
+    held = reversed(state.metadata.get("snapshots") or [])
+    snapshot = next((one for one in held if one["snapshot-id"] == snapshot_id), None)
     if snapshot is None:
         raise impossible(f"set-snapshot-ref {name!r}", f"there is no snapshot {snapshot_id}")
     ref: Json = {"snapshot-id": snapshot_id, "type": kind}
@@ -434,14 +427,6 @@ def set_snapshot_ref(state: State, update: Json) -> State:
         return state
     state = state.put(refs={**refs, name: ref})
     return _move_main(state, snapshot) if name == MAIN else state
-
-
-def _find_snapshot(state: State, snapshot_id: int) -> Json | None:
-    # From the end: a commit points at the snapshot that it has just added.
-    for snapshot in reversed(state.metadata.get("snapshots") or []):
-        if snapshot["snapshot-id"] == snapshot_id:
-            return dict(snapshot)
-    return None
 
 
 _MINUTE_MS = 60_000
@@ -489,9 +474,6 @@ def _without_refs(state: State, names: set[str]) -> State:
     refs = state.metadata.get("refs") or {}
     state = state.put(refs={name: ref for name, ref in refs.items() if name not in names})
     return state.drop("current-snapshot-id") if MAIN in names else state
-
-
-# --- statistics files and encryption keys ---------------------------------------------------
 
 
 def set_statistics(name: str, state: State, update: Json) -> State:
@@ -603,8 +585,6 @@ def _requirement(requirement: Json) -> Requirement:
         raise MalformedRequest(what=f"requirement {kind!r}", reason="this kind is not known")
     return REQUIREMENTS[kind]
 
-
-# --- commits --------------------------------------------------------------------------------
 
 UPDATES: dict[str, Callable[[State, Json], State]] = {
     "assign-uuid": assign_uuid,

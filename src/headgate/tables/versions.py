@@ -84,7 +84,6 @@ class TableVersions:
 
     @property
     def warehouse(self) -> str:
-        """Address of the warehouse."""
         return self._warehouse
 
     @property

@@ -38,9 +38,6 @@ _HISTORY_SIZE_DEFAULT = 10
 _ANY_TYPE = updates.NEWEST_FORMAT_VERSION
 
 
-# --- updates --------------------------------------------------------------------------------
-
-
 def _assign_uuid(state: State, update: Json) -> State:
     uuid, held = read_str(update, "uuid").lower(), state.metadata["view-uuid"]
     if uuid != held:
@@ -147,9 +144,6 @@ _UPDATES: Mapping[str, Callable[[State, Json], State]] = {
 }
 
 
-# --- requirements and commits ---------------------------------------------------------------
-
-
 def find_unmet(metadata: Metadata, requirements: Iterable[Json]) -> RequirementFailed | None:
     """Return the error of the first requirement that does not hold; raise on an unknown kind."""
     for requirement in requirements:
@@ -224,9 +218,6 @@ def _expire(state: State, size: str) -> Metadata:
         log = [*log, entry] if entry["version-id"] in kept else []
     versions = [one for one in metadata["versions"] if one["version-id"] in kept]
     return {**metadata, "versions": versions, "version-log": log}
-
-
-# --- comparison -----------------------------------------------------------------------------
 
 
 def current_version(metadata: Metadata) -> Json:

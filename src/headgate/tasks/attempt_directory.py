@@ -155,7 +155,6 @@ class AttemptLog:
         self._lock = threading.Lock()
 
     def write(self, event: str, *, level: str = "info", **facts: Any) -> None:
-        """Write one event."""
         at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         line = {"at": at, "level": level, "event": event, **self._fields, **facts}
         with storage_errors(self.path), self._lock, self.path.open("ab") as file:

@@ -19,8 +19,6 @@ from headgate.errors import Invalid, InvalidName, UnsafePath, WorkspaceCheckFail
 from headgate.model.names import DatasetName, check_file_path, parse_dataset_name
 from headgate.transforms.source_location import SourceLocation, calling_location, location_of
 
-# Checks of a workspace.
-
 # Fails if it returns False or a string, which is the reason, or if it raises.
 CheckFunction = Callable[[Path], object]
 
@@ -405,9 +403,6 @@ class MetricRecorder:
                 "labels": {**kept, **self._labels},
             }
         )
-
-
-# Task declarations.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -124,8 +124,6 @@ def _broken(name: str, error: Exception) -> UserCodeFailed:
     )
 
 
-# TaskDefs.
-
 _REF = {
     "type": "object",
     "properties": {

@@ -42,10 +42,6 @@ class Outcome:
         return {**vars(self), "status": self.status.value}
 
 
-def outcome_from_json(data: Mapping[str, Any]) -> Outcome:
-    return Outcome(**{**data, "status": Status(data["status"])})
-
-
 def failed(error: BaseException) -> Outcome:
     """Return the outcome of an error; failed pre checks and TaskTerminalError are terminal."""
     # Also of a task's own code: a full disk under its workspace is not an error of the code.
@@ -124,7 +120,3 @@ class Order:
 
     def to_line(self) -> bytes:
         return orjson.dumps(asdict(self), default=str) + b"\n"
-
-
-def order_from_line(line: bytes) -> Order:
-    return Order(**orjson.loads(line))

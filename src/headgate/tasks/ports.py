@@ -20,8 +20,6 @@ from headgate.model.changes import Caller, Change, OperationKey, ReadView
 from headgate.model.nouns import AttemptRef, AttemptState
 from headgate.tasks.declare import PARAMS, WORKSPACE, TaskDefinition
 
-# Input and output of an attempt.
-
 _COMMIT = "commit"
 _SPELLINGS = ("ref_type", "refType")
 _REF_FIELDS = ("repository", "branch", "ref")
@@ -62,7 +60,6 @@ class TaskInput:
 
 
 def read_input(definition: TaskDefinition, data: object) -> TaskInput:
-    """Validate the input of a task."""
     if not isinstance(data, Mapping):
         raise InvalidTaskInput(reason=f"it is {_kind(data)}, not an object")
     expected = [PARAMS] if definition.workspace is None else [WORKSPACE, PARAMS]
@@ -163,9 +160,6 @@ def _describe(error: ValidationError) -> str:
 
 def _kind(value: object) -> str:
     return "null" if value is None else f"a {type(value).__name__}"
-
-
-# Attempts at the catalog.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -136,7 +136,8 @@ class AttemptProcess:
     ) -> Outcome | None:
         message = orjson.loads(line)
         if messages.OUTCOME in message:
-            return messages.outcome_from_json(message[messages.OUTCOME])
+            sent = message[messages.OUTCOME]
+            return messages.Outcome(**{**sent, "status": messages.Status(sent["status"])})
         if messages.FENCE_REQUEST in message:
             key = message.get(messages.ENDED_KEY)
             check = fence if key is None else partial(has_ended, key)
@@ -179,8 +180,6 @@ def _exit_text(code: int) -> str:
         return f"was killed by {signal.Signals(-code).name}"
     return f"ended with exit code {code}"
 
-
-# The local orchestrator.
 
 _LOGS = "logs"
 

@@ -95,8 +95,6 @@ class _FaultyJobs:
 
 @dataclass
 class _FaultyAttempt:
-    """An attempt with a fault."""
-
     attempt: Attempt
     work: JobWork
     fault: _Fault

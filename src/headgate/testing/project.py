@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from headgate.spark.session import DataFrame, SparkSession
 
 
-# Copy of a project in a Git repository.
-
 _GIT_SETTINGS = ("user.name=headgate", "user.email=headgate@example.org", "commit.gpgsign=false")
 _OMITTED = {".git", ".venv", "venv", ".headgate", "node_modules", "__pycache__"}
 
@@ -48,7 +46,6 @@ def copy_project(source: Path, target: Path, *, branch: str) -> None:
 
 
 def commit(repository: Path, message: str) -> None:
-    """Commit all files."""
     git(repository, "add", "--all")
     git(repository, "commit", "--quiet", "--allow-empty", "--message", message)
 

@@ -93,9 +93,6 @@ def _watched(
                 progress(number, done)
 
 
-# --- backup ---------------------------------------------------------------------------------
-
-
 def back_up(
     database: Database, objects: ObjectStore, directory: Path, *, watch: Watch = _unwatched
 ) -> dict[str, Any]:
@@ -368,9 +365,6 @@ def _digest_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# --- manifest -------------------------------------------------------------------------------
-
-
 def read_manifest(directory: Path) -> Manifest:
     """Return the manifest of a backup; raise `Invalid` if the directory is not one."""
     path = directory / _MANIFEST
@@ -396,9 +390,6 @@ def read_manifest(directory: Path) -> Manifest:
 
 def _write_manifest(directory: Path, manifest: Manifest) -> None:
     LocalStore(directory).replace(_MANIFEST, orjson.dumps(manifest))
-
-
-# --- check ----------------------------------------------------------------------------------
 
 
 class _BackupStore(LocalStore):
@@ -507,9 +498,6 @@ def _check_names(copy: Database, store: ObjectStore, manifest: Manifest) -> Iter
         if key not in manifest.objects and key not in manifest.missing:
             what = "the catalog names it, and the backup does not have it"
             yield Finding(what=what, where=key, remedy=_AGAIN)
-
-
-# --- restore --------------------------------------------------------------------------------
 
 
 def restore(settings: Settings, directory: Path, *, watch: Watch = _unwatched) -> dict[str, Any]:

@@ -38,8 +38,6 @@ _LONGEST_UNIT_SECONDS = 600
 _EXAMPLES = 20
 _BACKUP_RUNS = "a backup is running; deleted by the next cleanup"
 
-# --- policy and clocks ----------------------------------------------------------------------
-
 
 @dataclass(frozen=True, kw_only=True)
 class RetentionPolicy:
@@ -136,9 +134,6 @@ def _check_clock(database: Database, clocks: Clocks, policy: RetentionPolicy) ->
         raise ClockImplausible(reason=reason)
 
 
-# --- report ---------------------------------------------------------------------------------
-
-
 class Step(enum.StrEnum):
     CONDEMN = "condemn"
     SWEEP = "sweep"
@@ -222,9 +217,6 @@ class CleanupReport:
 
     def _count(self, step: Step) -> int:
         return sum(item.step is step for item in self.items)
-
-
-# --- cleanup --------------------------------------------------------------------------------
 
 
 def clean_up(
@@ -425,9 +417,6 @@ class _Cleanup:
             self.report.add(
                 step, reachability.name_kind(kind, info.key), location, why, bytes=info.size
             )
-
-
-# --- sweep ----------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True)

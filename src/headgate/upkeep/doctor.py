@@ -55,8 +55,6 @@ _BACKUP = "Restore it from a backup."
 _TABLE_BACKUP = "Restore it from a backup, or reset the branch to a transaction that can be read."
 _MOVED = "Move the warehouse back there, or set `[store] warehouse` to that location."
 
-# --- report ---------------------------------------------------------------------------------
-
 
 @dataclass(kw_only=True)
 class Check:
@@ -114,9 +112,6 @@ def make_check(name: str, found: Iterable[Finding], notes: Iterable[str] = ()) -
 def from_error(error: HeadgateError, *, where: str) -> Finding:
     """Return a finding for an error, whose message names the next step."""
     return Finding(what=error.message, where=where, remedy="Correct that, then check again.")
-
-
-# --- checks ---------------------------------------------------------------------------------
 
 
 def examine(settings: Settings, *, deep: bool = False) -> DoctorReport:
@@ -330,9 +325,6 @@ def _note_spark(settings: Settings) -> Check:
     return check
 
 
-# --- files and bundles ----------------------------------------------------------------------
-
-
 @dataclass(kw_only=True)
 class _Trees:
     """Objects that the trees of a store need, and errors of the trees themselves."""
@@ -426,9 +418,6 @@ def _check_bundles(
             where=where,
             remedy="Restore it from a backup, or run `headgate jobspecs publish` there again.",
         )
-
-
-# --- tables ---------------------------------------------------------------------------------
 
 
 def _check_tables(
@@ -561,7 +550,10 @@ class _TableWalk:
         with _as_local(self._store, key) as local:
             checksums = self._checksums(key)
             if checksums is not None:
-                return None if _has_checksums(local, checksums) else _NOT_ITS_CHECKSUM
+                with storage_errors(local), local.open("rb") as opened:
+                    chunks = iter(lambda: opened.read(CHUNK_BYTES), b"")
+                    found = _compute_checksums(chunks, checksums)
+                return None if found == checksums else _NOT_ITS_CHECKSUM
             return referenced_files.open_manifests(self._get).find_damage(file, local)
 
     def _verify(self, location: str, content: bytes) -> None:
@@ -623,12 +615,6 @@ def _compute_checksums(chunks: Iterable[bytes], like: bytes) -> bytes:
             found += zlib.crc32(rest[start : start + size]).to_bytes(4, "big")
         rest = rest[whole:]
     return bytes(found + zlib.crc32(rest).to_bytes(4, "big") if rest else found)
-
-
-def _has_checksums(local: Path, checksums: bytes) -> bool:
-    with storage_errors(local), local.open("rb") as file:
-        chunks = iter(lambda: file.read(CHUNK_BYTES), b"")
-        return _compute_checksums(chunks, checksums) == checksums
 
 
 @contextmanager

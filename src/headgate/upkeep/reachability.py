@@ -54,8 +54,6 @@ def probe(objects: ObjectStore) -> ObjectInfo:
     return found
 
 
-# --- rule -----------------------------------------------------------------------------------
-
 _OBJECT = re.compile(r"objects/sha256/([0-9a-f]{2})/([0-9a-f]{62})\Z")
 _BUNDLE = re.compile(r"bundles/([0-9a-f]{64})\.zip\Z")
 # A dataset's own directory, also of a dataset that was staged and never created.
@@ -151,9 +149,6 @@ def decide(
     return Disposition.SWEEP if condemned_at <= cutoffs.fresh_since else Disposition.WAITING
 
 
-# --- files of tables ------------------------------------------------------------------------
-
-
 class TableFiles:
     """Files that table versions need; reads each manifest once, however many versions share it."""
 
@@ -204,9 +199,6 @@ class TableFiles:
             key = key_below(self._objects.url, location)
             if key is not None:
                 self._named.add(key)
-
-
-# --- needed objects -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

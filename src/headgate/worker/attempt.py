@@ -111,7 +111,7 @@ class _FenceRefused(StaleAttempt):
 
 def main() -> int:
     """Run the attempt of the order on the first line of stdin."""
-    order = messages.order_from_line(sys.stdin.buffer.readline())
+    order = Order(**orjson.loads(sys.stdin.buffer.readline()))
     _die_with_parent(order.parent)
     supervisor = Supervisor(sys.stdin.buffer, int(sys.argv[1]))
     supervisor.listen()

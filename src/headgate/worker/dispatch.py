@@ -73,7 +73,9 @@ class DispatchRun:
         if handle is None:
             return
         self._log("started", epoch=handle.ref.epoch)
-        seconds = _interval(self.dispatch)
+        # A third of the shorter lease, so that one heartbeat may fail.
+        response = self.dispatch.response_seconds
+        seconds = max(min(RENEW_SECONDS, response / 3), 0.2) if response else RENEW_SECONDS
         with Heartbeat(partial(self._beat, handle), lost=self._lost, seconds=seconds):
             outcome = self._try_attempt(handle) if self._stop is None else failed(self._stop)
             confirmed = self._report(outcome)
@@ -194,13 +196,6 @@ class DispatchRun:
                 **facts,
             }
         )
-
-
-def _interval(dispatch: Dispatch) -> float:
-    """Return the heartbeat interval: a third of the shorter lease, so that one may fail."""
-    if not dispatch.response_seconds:
-        return RENEW_SECONDS
-    return max(min(RENEW_SECONDS, dispatch.response_seconds / 3), 0.2)
 
 
 @dataclass(frozen=True, kw_only=True)
