@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from headgate.catalog.merge_base import MERGED
 from headgate.errors import Conflict, Invalid, MergeConflict, NotFound, TransactionNotCommitted
+from headgate.model.failpoints import Failpoint
 from headgate.model.nouns import PublicationKind
 from headgate.store.embedded import Store
+from headgate.testing.failpoints import calling_at
 from tests.support.oracle import assert_rows_sound
 from tests.support.rows import (
     GRAPH,
@@ -21,6 +24,7 @@ from tests.support.rows import (
     publications,
     rows_of,
 )
+from tests.support.stores import content, files_branch, put
 
 _ABSENT = "delete from graph.person where id = 'k'"
 
@@ -388,3 +392,40 @@ def test_o08_merge_from_an_open_transaction_is_refused(
         opened = store.dataset(PERSON).branch("feature").transaction()
         with pytest.raises(TransactionNotCommitted):
             store.merge(opened.id, into="master")
+
+
+def test_o08_merge_has_what_its_source_shows_when_it_is_published(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    """A reader of both branches never sees a change of the source that the merge has missed."""
+    with graph_store(made_catalog_url, tmp_path, "k") as store:
+        _fork(store)
+        store.mutate("feature", _set(1))
+
+        def change_source() -> None:
+            store.mutate("feature", _set(2))
+
+        with calling_at(Failpoint.MUTATION_STAGED, change_source):
+            merged = store.merge("feature", into="master")
+        last = store.dataset(PERSON).branch("feature").load().view
+        assert _ages(store)["k"] == _ages(store, "feature")["k"]
+        made = store.dataset(PERSON).branch("master").history()[0]
+        assert made.provenance[MERGED]["transaction"] == last and merged.losses == 1
+        assert_rows_sound(store)
+
+
+def test_o08_merge_of_files_has_what_its_source_shows_when_it_is_published(
+    made_catalog_url: str, tmp_path: Path
+) -> None:
+    with graph_store(made_catalog_url, tmp_path) as store:
+        master = files_branch(store)
+        put(master, a="1")
+        feature = master.dataset.branch("feature").create(parent="master")
+        put(feature, b="1")
+
+        def change_source() -> None:
+            put(feature, c="2")
+
+        with calling_at(Failpoint.MUTATION_STAGED, change_source):
+            store.merge("feature", into="master")
+        assert content(master) == content(feature) == {"a": "1", "b": "1", "c": "2"}
