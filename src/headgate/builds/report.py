@@ -237,8 +237,6 @@ def planned_inputs(
     ]
 
 
-# --- reasons --------------------------------------------------------------------------------
-
 # Text of a reason without differences.
 _REASONS = {
     Reason.FORCED: "it is forced",
@@ -280,9 +278,6 @@ def _difference_text(difference: Mapping[str, Any]) -> str:
             return f"{before} of {name} is older than its job allows"
         case part:
             return f"{part} changed: {before[:_SHORT]} → {after[:_SHORT]}"
-
-
-# --- documents ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -366,9 +361,6 @@ class BuildInterrupted(KeyboardInterrupt):
     def __init__(self, outcome: BuildOutcome) -> None:
         super().__init__(f"build {outcome.id} was interrupted")
         self.outcome = outcome
-
-
-# --- graph ----------------------------------------------------------------------------------
 
 
 def graph_of(connection: Connection, plan: Plan, *, primary: str) -> Graph:

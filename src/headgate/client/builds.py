@@ -36,8 +36,6 @@ from headgate.spark.engines import SharedJvm
 from headgate.spark.job_protocol import JobOrder
 from headgate.store.documents import Json, to_instant
 
-# --- requests for plans and builds ----------------------------------------------------------
-
 # Longest wait of one request for branches that other writers hold; a longer wait takes several.
 _START_WAIT_SECONDS = 20.0
 # Added to that wait for the reply. The sum is shorter than the time a build waits for its client.
@@ -74,9 +72,6 @@ def start_build(
         except (OpenTransactionAlreadyExists, PlanChanged):
             if time.monotonic() >= deadline:
                 raise
-
-
-# --- JobSpecs -------------------------------------------------------------------------------
 
 
 def send_discovery(http: HttpClient, found: Discovery) -> PublishReport:
@@ -129,8 +124,6 @@ def _published(noun: Json, spec: JobSpec) -> PublishedJobSpec:
 def _outputs(spec: JobSpec) -> list[str]:
     return [str(output.dataset) for output in spec.outputs]
 
-
-# --- events of client-run jobs --------------------------------------------------------------
 
 _MOST_AT_ONCE = 200
 _AGAIN_SECONDS = 0.5
@@ -223,8 +216,6 @@ def _without_content(event: Json, refused: HeadgateError) -> Json:
     why = f"the server rejected the report of the job: {refused.message} It reported: {reported}"
     return {**place, "event": "ended", "succeeded": False, "error": {"message": why}}
 
-
-# --- client-run builds ----------------------------------------------------------------------
 
 _WAIT_SECONDS = 10
 # Added to the requested wait, so that a network that drops requests does not look like a wait.

@@ -21,8 +21,6 @@ from headgate.store.datasets import LEASE_SECONDS, BranchHandle, DatasetHandle
 from headgate.store.documents import BRANCH, DATASET, TAG, TRANSACTION, Json, to_entry, to_instant
 from headgate.store.transactions import CommitsAtExit, ShownFiles, TransactionHandle, UnitHandle
 
-# --- transactions and units -----------------------------------------------------------------
-
 
 class _RemoteOpened(CommitsAtExit):
     """Verbs that are the same requests for a transaction and for a unit."""
@@ -103,9 +101,6 @@ def edit_json(edit: FileEdit) -> Json:
         ],
         "remove": list(edit.remove),
     }
-
-
-# --- datasets and branches ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

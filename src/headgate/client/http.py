@@ -263,9 +263,6 @@ class HttpClient:
         )
 
 
-# --- requests -------------------------------------------------------------------------------
-
-
 def segment(text: str, *, safe: str = "") -> str:
     """Quote a name as one segment of a path."""
     try:
@@ -289,9 +286,6 @@ def _target(path: str, params: Params | None = None) -> str:
         return f"{_PREFIX}{path}?{urlencode(given, doseq=True)}" if given else f"{_PREFIX}{path}"
     except UnicodeEncodeError as error:
         raise invalid_text(error.object) from error
-
-
-# --- replies --------------------------------------------------------------------------------
 
 
 def events(chunks: Iterable[bytes]) -> Iterator[tuple[str, Json]]:

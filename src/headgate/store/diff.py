@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from headgate.store.transactions import StoreBase
     from headgate.tables.versions import StoredVersion
 
-# --- resolution of branches, contexts and transactions ---
-
 
 @dataclass(frozen=True, kw_only=True)
 class Sides:
@@ -180,9 +178,6 @@ def _with_fallback(store: StoreBase, context: Context) -> Context:
         return context
     others = store.settings.builds.fallback_of(context.branch)
     return BranchContext(chain=(context.branch, *others))
-
-
-# --- comparison ---
 
 
 def compare_sides(

@@ -43,9 +43,6 @@ def to_instant(text: str) -> Instant:
     return Instant(int(whole.timestamp()) * 1_000_000 + moment.microsecond)
 
 
-# --- one definition per noun ----------------------------------------------------------------
-
-
 class _Codec:
     """JSON type of a value, by its type annotation, and the functions from the value and back."""
 

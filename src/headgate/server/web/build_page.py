@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from headgate.server.builds import ServerBuilds
 
 
-# --- logs of jobs ---------------------------------------------------------------------------
-
 _TAIL_BYTES = 16_384
 
 
@@ -48,8 +46,6 @@ def read_log_tail(root: Path, build: str, log: str | None) -> str | None:
     tail, is_cut = read_log(home, log, most_bytes=_TAIL_BYTES) or ("", False)
     return ("…\n" if is_cut else "") + tail.strip() or None
 
-
-# --- all builds -----------------------------------------------------------------------------
 
 _PAGE_ROWS = 30
 _LIST_WATCH_SECONDS = 2.0
@@ -77,8 +73,6 @@ def _running(found: Sequence[Json]) -> Markup | None:
     badge = markup.badge(f"{running} running", "busy")
     return markup.tag("p", badge, role="status") if running else None
 
-
-# --- one build ------------------------------------------------------------------------------
 
 _WATCH_SECONDS = 1.0
 _ENDED_BADLY = {"failed", "canceled"}
@@ -316,9 +310,6 @@ def _error(error: Json | None) -> Markup | None:
         beside=markup.badge(error["error"], "bad") if error.get("error") else None,
         class_="failed",
     )
-
-
-# --- retry on the server's workers ----------------------------------------------------------
 
 
 def retry_on(builds: ServerBuilds) -> Retry:

@@ -26,8 +26,6 @@ from headgate.tables.metadata import Metadata, Row
 from headgate.tables.schemas import type_text
 from headgate.tables.versions import StoredVersion
 
-# --- content: rows, schema, files -----------------------------------------------------------
-
 _PREVIEW_ROWS = 20
 # Entries below a directory that are read at most; the rest is not listed.
 _ENTRIES = 5_000
@@ -193,9 +191,6 @@ def _crumbs(shown: ShownDataset, path: str) -> Markup:
     return markup.tag("nav", steps, class_="crumbs", aria_label="Directory")
 
 
-# --- declared datasets that do not exist yet; the lineage links to them ---------------------
-
-
 def find_declared_page(visit: Visit, name: DatasetName) -> Page | None:
     """Return the logic and the build command of a dataset; None if no transform produces it."""
     branch = visit.param("branch", visit.primary).partition(">")[0]
@@ -215,8 +210,6 @@ def find_declared_page(visit: Visit, name: DatasetName) -> Page | None:
         },
     )
 
-
-# --- page and tabs --------------------------------------------------------------------------
 
 _TABS: dict[str, tuple[str, Callable[[Visit, ShownDataset], Markup]]] = {
     "content": ("Content", content),

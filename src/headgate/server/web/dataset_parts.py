@@ -21,15 +21,11 @@ from headgate.tables.diff import Basis, ChangedRow, DiffOptions, SchemaChanges, 
 from headgate.tables.metadata import Row
 from headgate.tables.schemas import type_text
 
-# --- the dataset in a context ---------------------------------------------------------------
-
 
 def address_of(shown: ShownDataset, **query: str | int | None) -> str:
     """Return the address of a dataset in the context that is shown."""
     return markup.dataset_at(shown.dataset.name, branch=shown.context, **query)
 
-
-# --- history --------------------------------------------------------------------------------
 
 _PAGE_ROWS = 25
 
@@ -115,9 +111,6 @@ def why(t: Transaction) -> markup.Child:
     return markup.separated(parts) or origin
 
 
-# --- checks ---------------------------------------------------------------------------------
-
-
 def checks_badge(results: Sequence[Mapping[str, Any]]) -> Markup | str:
     if not results:
         return ""
@@ -164,8 +157,6 @@ def _samples(result: Mapping[str, Any]) -> markup.Child:
     rows = [[markup.cell(sample.get(column)) for column in columns] for sample in samples]
     return markup.table(columns, rows, label=f"Samples of {result['name']}")
 
-
-# --- comparison -----------------------------------------------------------------------------
 
 _SAMPLES = 10
 _SIGN = markup.unseen("Kind of change")
@@ -349,9 +340,6 @@ def _files(found: FilesDifference, of: str) -> Markup:
 def _sizes(change: Change) -> str:
     sides = [size_text(entry.size) if entry else None for entry in (change.before, change.after)]
     return " → ".join(side for side in sides if side)
-
-
-# --- logic ----------------------------------------------------------------------------------
 
 
 def logic(visit: Visit, shown: ShownDataset) -> Markup:

@@ -182,8 +182,6 @@ def _error_page(status: int, message: str, visit: Visit) -> Page:
     return Page(title="Error", sections={"error": body}, place="", status=status)
 
 
-# --- mount ----------------------------------------------------------------------------------
-
 _ASSETS = Path(__file__).with_name("assets")
 # Long, because large tables take time to compare; the browser shows that it is loading.
 _RESPONSE_SECONDS = 60.0

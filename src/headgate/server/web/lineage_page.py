@@ -1,7 +1,8 @@
 """The lineage page: the graph of datasets on a chain and their freshness, as SVG or as a list."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
@@ -9,11 +10,9 @@ from headgate.model.freshness import Reason
 from headgate.model.graph import Edge, Graph, Mark, Node, add_views
 from headgate.model.graph_render import Layout, Sizes, curve, cut_start, lay_out
 from headgate.model.names import parse_dataset_name, split_names
-from headgate.model.nouns import DatasetKind, JobState
+from headgate.model.nouns import DatasetKind, JobState, join_parts
 from headgate.server.web import markup
 from headgate.server.web.page import Page, Visit, plan_everything, publish_hint
-
-# --- SVG drawing; boxes are links, colours come from the theme ------------------------------
 
 _SIZES = Sizes(box_height=64)
 _MARGIN = 24
@@ -34,6 +33,19 @@ _STATES = {
     JobState.FAILED: ("failed", "failed"),
     JobState.ABORTED: ("failed", "aborted"),
 }
+_URGENCY = ("failed", "running", "stale", "adopted", "held", "fresh", "source")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Namespace(Node):
+    """The datasets of a namespace as one box, which opens them."""
+
+    members: Sequence[Node]
+    address: str
+
+    @property
+    def place(self) -> str:
+        return f"{len(self.members)} datasets"
 
 
 def state_of(node: Node) -> str:
@@ -42,19 +54,28 @@ def state_of(node: Node) -> str:
 
 
 def _state(node: Node) -> tuple[str, str]:
+    if isinstance(node, Namespace):
+        counts = Counter(map(_state, node.members))
+        # The state that most needs a look colours the box.
+        worst = min(counts, key=lambda state: _URGENCY.index(state[0]))
+        return worst[0], ", ".join(f"{count} {label}" for (_, label), count in counts.items())
     return ("held", "held") if node.reason is Reason.HELD else _STATES[node.state]
 
 
 def description_of(node: Node) -> str:
     """Return the description of a box, for screen readers and tooltips."""
+    if isinstance(node, Namespace):
+        return f"{_name(node)}, {node.place}: {state_of(node)}"
     reason = f" ({node.reason.value})" if node.reason and state_of(node) == "stale" else ""
     taken = f" from {node.adopted_from}" if node.adopted_from else ""
     made = f", made by {node.job} (JobSpec on {node.jobspec_branch})" if node.job else ""
-    return f"{node.dataset} on {node.place}: {state_of(node)}{reason}{taken}{made}"
+    return f"{_name(node)} on {node.place}: {state_of(node)}{reason}{taken}{made}"
 
 
 def address_of(graph: Graph, node: Node) -> str:
     """Return the address of a node's dataset on its branch; on the chain if not yet built there."""
+    if isinstance(node, Namespace):
+        return node.address
     is_there = node.state in {None, JobState.SKIPPED, JobState.SUCCEEDED}
     where = node.branch if is_there else ">".join(graph.chain)
     return markup.dataset_at(node.dataset, branch=where)
@@ -120,7 +141,7 @@ def _shapes(node: Node, at: int, layout: Layout, width: float) -> markup.Child:
         f'y="{top + 14:.1f}" width="9" height="9" rx="2"/>'
     )
     lines = (
-        (str(node.dataset), "name", 23, _LETTER),
+        (_name(node), "name", 23, _LETTER),
         (node.place, "place", 39, _SMALL),
         (state_of(node), "state", 54, _SMALL),
     )
@@ -138,7 +159,8 @@ def _shapes(node: Node, at: int, layout: Layout, width: float) -> markup.Child:
 
 
 def _width(node: Node) -> float:
-    needed = max(len(str(node.dataset)) * _LETTER, len(node.place) * _SMALL) + 2 * _PADDING + 8
+    small = max(len(node.place), len(state_of(node)) if isinstance(node, Namespace) else 0)
+    needed = max(len(_name(node)) * _LETTER, small * _SMALL) + 2 * _PADDING + 8
     return min(max(needed, _NARROWEST), _WIDEST)
 
 
@@ -157,10 +179,11 @@ def legend() -> Markup:
     )
 
 
-# --- page -----------------------------------------------------------------------------------
-
 # A browser still pans and zooms so many nodes: about 50 ms per turn of the wheel.
 _MOST_DRAWN = 2000
+# More datasets are folded by namespace, but for the namespaces that the visitor opens.
+_MOST_UNFOLDED = 500
+_FOLDED = "Each box with .* has all datasets of a namespace; press it to open them."
 _ZOOMS = (("+", "in", "Zoom in"), ("−", "out", "Zoom out"), ("⤢", "fit", "Fit to the window"))
 _WAYS = "Drag to move, turn the wheel or pinch to zoom, press a box to open its dataset."
 _KEYS = (
@@ -223,6 +246,47 @@ def around(graph: Graph, dataset: str) -> Graph:
     )
 
 
+def fold(graph: Graph, opened: Collection[str], address: Callable[[str], str]) -> Graph:
+    """Return the graph with one node for each namespace that is not opened; pure."""
+    spaces: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        spaces.setdefault(_space(node), []).append(node)
+    nodes: list[Node] = []
+    place: dict[Node, int] = {}
+    for space, members in spaces.items():
+        if space in opened or len(members) == 1:
+            place |= {node: len(nodes) + at for at, node in enumerate(members)}
+            nodes += members
+            continue
+        place |= dict.fromkeys(members, len(nodes))
+        nodes.append(
+            Namespace(
+                dataset=members[0].dataset,
+                branch="",
+                kind=DatasetKind.TABLE,
+                mark=Mark.BLUE if all(n.mark is Mark.BLUE for n in members) else Mark.GRAY,
+                members=tuple(members),
+                address=address(space),
+            )
+        )
+    ends = ((place[graph.nodes[e.source]], place[graph.nodes[e.target]]) for e in graph.edges)
+    edges = {(source, target): None for source, target in ends if source != target}
+    return Graph(
+        chain=graph.chain,
+        primary=graph.primary,
+        nodes=tuple(nodes),
+        edges=tuple(Edge(source=source, target=target) for source, target in edges),
+    )
+
+
+def _space(node: Node) -> str:
+    return join_parts(node.dataset.namespace)
+
+
+def _name(node: Node) -> str:
+    return f"{_space(node)}.*" if isinstance(node, Namespace) else str(node.dataset)
+
+
 def _reach(start: set[int], steps: Iterable[tuple[int, int]]) -> set[int]:
     onward: dict[int, list[int]] = {}
     for here, there in steps:
@@ -266,13 +330,26 @@ def _body(visit: Visit, graph: Graph | None, dataset: str) -> Markup:
         )
     if graph is None:
         return markup.empty("No transform is published on this chain.", publish_hint())
+    opened = split_names(visit.param("open"))
+    if dataset:
+        opened += (join_parts(parse_dataset_name(dataset).namespace),)
+    folds: Markup | None = None
+    if len(graph.nodes) > _MOST_UNFOLDED:
+        graph = fold(graph, opened, lambda space: _at(visit, open=",".join((*opened, space))))
+        links = [
+            markup.link(
+                f"Fold {space}", _at(visit, open=",".join(o for o in opened if o != space) or None)
+            )
+            for space in opened
+        ]
+        folds = markup.tag("p", _FOLDED, links, class_="hint chips")
     as_list = visit.param("view") == "list"
     ways = [
         ("Graph", _at(visit, view=None), not as_list),
         ("List", _at(visit, view="list"), as_list),
     ]
     drawn = _list(graph) if as_list else stage(graph, dataset)
-    return markup.join([markup.tabs("Ways to look at it", ways), drawn])
+    return markup.join([markup.tabs("Ways to look at it", ways), folds, drawn])
 
 
 def _at(visit: Visit, **changed: str | None) -> str:
@@ -321,12 +398,12 @@ def _list(graph: Graph) -> Markup:
     for at, node in enumerate(graph.nodes):
         state = state_of(node)
         reads = [
-            markup.link(str(source.dataset), address_of(graph, source), class_="chip")
+            markup.link(_name(source), address_of(graph, source), class_="chip")
             for source in (graph.nodes[s] for s in sources[at])
         ]
         rows.append(
             (
-                markup.link(str(node.dataset), address_of(graph, node)),
+                markup.link(_name(node), address_of(graph, node)),
                 node.place,
                 markup.badge(state, _TONES.get(state)),
                 node.reason.value if node.reason else "",

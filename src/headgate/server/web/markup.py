@@ -44,8 +44,6 @@ def _attribute(key: str, value: Attribute) -> str:
     return f" {name}" if value is True else f' {name}="{escape(str(value))}"'
 
 
-# --- paths of pages -------------------------------------------------------------------------
-
 DATASETS = "/"
 BRANCHES = "/branches"
 LINEAGE = "/lineage"
@@ -81,8 +79,6 @@ def local_path(text: str | None) -> str:
         return DATASETS
     return text if text.isprintable() else DATASETS
 
-
-# --- parts of pages -------------------------------------------------------------------------
 
 _STEPS = ((60, 1, "s"), (3600, 60, "min"), (86_400, 3600, "h"), (86_400 * 60, 86_400, "d"))
 # The tone of each state; the theme has a colour for each tone.

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# --- visits and pages -----------------------------------------------------------------------
-
 
 @dataclass(frozen=True, kw_only=True)
 class Visit:
@@ -139,8 +137,6 @@ class DatasetLinks:
         return link(str(name), markup.dataset_at(str(name), branch=branch, **query))
 
 
-# --- builds ---------------------------------------------------------------------------------
-
 _TARGETS = 3
 
 
@@ -176,8 +172,6 @@ def targets(build: Json, links: DatasetLinks) -> markup.Child:
     rest = len(names) - _TARGETS
     return [markup.separated(shown), f" and {rest} more" if rest > 0 else None]
 
-
-# --- frame: head of the document, navigation, search, actor ---------------------------------
 
 _PLACES = (
     ("Datasets", markup.DATASETS),
@@ -279,8 +273,6 @@ def error_body(status: int, message: str, *, again: str | None = None) -> Markup
     )
 
 
-# --- headers: no content, frames or form targets of other sites -----------------------------
-
 # Unsafe-eval and unsafe-inline: Vue compiles templates in the browser, and NiceGUI starts its
 # pages with inline scripts.
 _POLICY = "; ".join(
@@ -321,9 +313,6 @@ class PageHeaders:
             await send(message)
 
         await self._app(scope, receive, send_guarded if scope["type"] == "http" else send)
-
-
-# --- freshness of a branch ------------------------------------------------------------------
 
 
 def plan_everything(visit: Visit, branch: str, fallback: Sequence[str]) -> Plan | None:

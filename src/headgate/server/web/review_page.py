@@ -22,8 +22,6 @@ from headgate.store.rows import merge_target, preview_merge
 if TYPE_CHECKING:
     from headgate.rows.merge import Side
 
-# --- logic ----------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, kw_only=True)
 class LogicLine:
@@ -60,8 +58,6 @@ def compare_logic(base: Iterable[Json], branch: Iterable[Json]) -> list[LogicLin
             lines.append(LogicLine(dataset=dataset, title=title, before=old, after=new))
     return lines
 
-
-# --- page -----------------------------------------------------------------------------------
 
 # Rows of larger tables are compared, and searched for conflicts, only by the command line.
 _ROWS_AT_MOST = 200_000

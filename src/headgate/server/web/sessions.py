@@ -89,9 +89,6 @@ def load_key(path: Path) -> bytes:
     return made
 
 
-# --- sign-in and sign-out: plain forms, which work without scripts --------------------------
-
-
 class SignIn:
     """Signs visitors in and out; every visit checks the token against the catalog again."""
 
