@@ -82,7 +82,7 @@ def test_log_of_recovery_shows_what_it_settled_without_publishing(cli: Cli) -> N
     assert len(cli.json(*words, "--dataset", "raw.scans", "--branch", "master")) == 1
     assert len(cli.json(*words, "--kind", "abandoned")) == 1
     assert cli.json(*words, "--kind", "commit") == []
-    assert cli.json(*words, "--branch", "other") == []
+    assert cli.json(*words, "--branch", "other", code=3)["code"] == "no_such_branch"
     assert f"raw.scans@master {txn} of bo" in cli.ok(*words).out
 
 

@@ -13,6 +13,7 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from contextvars import Context
 from importlib import import_module
 from typing import Any
 
@@ -158,6 +159,11 @@ def is_shown(record: logging.LogRecord) -> bool:
 
 def run(words: Sequence[str]) -> int:
     """Run a command line; return its exit code, also for every error."""
+    # `doubted` counts what this command has published, not its process.
+    return Context().run(_run, words)
+
+
+def _run(words: Sequence[str]) -> int:
     as_json = "--json" in itertools.takewhile(lambda word: word != "--", words)
     # An SQL argument may start with a comment; option names have no blank.
     words = [f" {word}" if word.startswith(_SQL_COMMENTS) else word for word in words]

@@ -380,7 +380,9 @@ def read_manifest(directory: Path) -> Manifest:
         name, size, digest = found["catalog"]
         objects = {str(k): (int(size), str(d)) for k, (size, d) in found["objects"].items()}
         missing = {str(k): str(what) for k, what in found.get("missing", {}).items()}
-        parts = {"catalog": (check_key(name), int(size), str(digest)), "objects": objects}
+        # Empty until the catalog is copied.
+        name = check_key(name) if name else ""
+        parts = {"catalog": (name, int(size), str(digest)), "objects": objects}
         return Manifest(**{**found, **parts, "missing": missing})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise errors.FileDamaged(
