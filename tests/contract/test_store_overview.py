@@ -147,6 +147,34 @@ def test_pages_agree_on_the_time_and_actor_of_the_last_publication_after_a_reset
     assert written is not None and f'datetime="{instant_text(written)}"' in shown
 
 
+def test_pages_agree_on_which_datasets_of_a_branch_differ_and_how_many(store: Store) -> None:
+    """Datasets with other content, with equal content written twice, and moved on the parent."""
+    for name in ("s.same", "s.twice", "s.moved", "s.more"):
+        master = files_branch(store, name)
+        put(master, one="1")
+        master.dataset.branch("feature").create(parent="master")
+    for branch in ("feature", "master"):
+        put(store.dataset("s.twice").branch(branch), two="2")
+    put(store.dataset("s.moved").branch("master"), two="2")
+    put(store.dataset("s.more").branch("feature"), two="2")
+    differ = {"s.a", "s.moved", "s.more"}
+    merged = differ - {"s.moved"}
+    every = text_of(branches_page(visit(store)))
+    choose = text_of(review_page(visit(store)))
+    one = branches_page(visit(store, branch="feature"))
+    for text in (every, choose, text_of(one)):
+        assert f"{len(differ)} with other content" in text
+    for name in ("s.a", "s.same", "s.twice", "s.moved", "s.more"):
+        assert (f">{name}<" in str(one.sections["differing"])) is (name in differ), name
+        compared = visit(store, name, branch="feature", tab="compare")
+        same = "Both sides show the same." in text_of(dataset_page(compared))
+        assert same is (name not in differ), name
+    review = review_page(visit(store, branch="feature"))
+    assert f"a merge changes {len(merged)} datasets" in text_of(review)
+    for name in differ:
+        assert (name in str(review.sections["data"])) is (name in merged), name
+
+
 def test_build_page_of_a_failed_job_shows_all_of_its_checks(store: Store) -> None:
     checks = [_check("key", passed=True), _check("some", passed=False)]
     jobs = FileJobs(store=store, failing={"s.b": 1}, checks={"s.b": checks})

@@ -289,9 +289,8 @@ def visit_of(store: Store, href: str, grant: Grant) -> tuple[PageMaker, Visit]:
     )
 
 
-def crawl(store: Store, role: Role) -> dict[str, str]:
+def crawl(store: Store, grant: Grant) -> dict[str, str]:
     """Follow every link from every place of the navigation; return the pages by address."""
-    grant = Grant(actor="ana", role=role)
     waiting = [path for path in MAKERS if path != "/datasets"]
     pages: dict[str, str] = {}
     broken: list[str] = []
@@ -311,7 +310,7 @@ def crawl(store: Store, role: Role) -> dict[str, str]:
 
 
 def test_pages_of_a_rich_store_have_no_dead_link(store: Store) -> None:
-    pages = crawl(store, Role.ADMIN)
+    pages = crawl(store, Grant(actor="ana", role=Role.ADMIN))
     assert len(pages) > 600
     everything = "".join(pages.values())
     assert "123456789.123456789" in everything and "gone" in pages["/log"]
@@ -320,6 +319,20 @@ def test_pages_of_a_rich_store_have_no_dead_link(store: Store) -> None:
         assert any(name in unquote(address) for address in pages), name
     assert "123456789.123456789" in pages["/datasets/new.rows"]
     assert "held" in pages["/lineage"] and any(ODD_BRANCH in unquote(href) for href in pages)
+
+
+def test_pages_of_a_limited_reader_link_only_to_what_they_may_read(store: Store) -> None:
+    grant = Grant(
+        actor="rea",
+        role=Role.READER,
+        branches=(),
+        reads=("master", "gone"),
+        datasets=("shop.*", "s.*", "db.*"),
+    )
+    pages = crawl(store, grant)
+    assert len(pages) > 60
+    assert not any("raw.scans" in unquote(address) for address in pages)
+    assert not any("feature/x.y" in unquote(address) for address in pages)
 
 
 def test_datasets_page_finds_names_with_all_words(store: Store) -> None:

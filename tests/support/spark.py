@@ -25,6 +25,12 @@ class SharedSpark:
         self._directory: Path | None = None
 
     def get(self) -> LocalSpark:
+        if self._running is not None and (end := self._running._jvm.find_end()) is not None:
+            assert self._directory is not None
+            log = (self._directory / "jvm.log").read_text()[-4000:]
+            self.stop()
+            # The next test gets another.
+            raise AssertionError(f"an earlier test ended the JVM: {end}\n{log}")
         if self._running is None:
             self._directory = Path(tempfile.mkdtemp(prefix="headgate-test-spark-"))
             self._running = start(_launch(self._directory))
@@ -57,6 +63,8 @@ def _launch(directory: Path) -> Launch:
         conf={
             **jvm_conf(jars=jars, master="local[2]"),
             "spark.sql.shuffle.partitions": "2",
+            # It serves hundreds of tests, each with sessions of its own.
+            "spark.driver.memory": "2g",
             "spark.sql.warehouse.dir": (directory / "spark-warehouse").as_uri(),
         },
         environ=os.environ,

@@ -47,7 +47,7 @@ def test_value_is_read_as_the_declared_type(kind: str, given: Any, value: Any) -
     ],
 )
 def test_value_of_another_type_is_refused_by_name(kind: str, given: Any) -> None:
-    with pytest.raises(InvalidParameter, match=f"'p' cannot be set: it must be an? {kind}, got"):
+    with pytest.raises(InvalidParameter, match=f"parameter p must be an? {kind}, got"):
         parameter_value(ParameterSpec(name="p", kind=kind, default="x"), given)
 
 

@@ -41,7 +41,7 @@ class TransactionTypeViolated(Invalid, code="transaction_type_violated"):
 
 
 class InvalidParameter(Invalid, code="invalid_parameter"):
-    template = "parameter {name!r} cannot be set: {reason:.}"
+    template = "parameter {name} {reason:.}"
     name: str
     reason: InitVar[str]
 

@@ -45,7 +45,7 @@ def check_parameters(specs: Iterable[JobSpec], given: Mapping[str, Any]) -> None
         if name not in declared:
             near = difflib.get_close_matches(name, declared, n=1)
             hint = f"did you mean {near[0]!r}?" if near else _known(declared)
-            raise InvalidParameter(name=name, reason=f"no job of this build declares it; {hint}")
+            raise InvalidParameter(name=name, reason=f"is declared by no job of this build; {hint}")
         parameter_value(declared[name], value)
 
 
@@ -63,7 +63,7 @@ def parameter_value(parameter: ParameterSpec, given: Any) -> Value:
     if not fits[parameter.kind]:
         article = "an" if parameter.kind == "integer" else "a"
         raise InvalidParameter(
-            name=parameter.name, reason=f"it must be {article} {parameter.kind}, got {given!r}"
+            name=parameter.name, reason=f"must be {article} {parameter.kind}, got {given!r}"
         )
     return float(value) if parameter.kind == "float" else value
 

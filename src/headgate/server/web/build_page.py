@@ -132,7 +132,7 @@ def _buttons(visit: Visit, build: Json, *, can_retry: bool) -> markup.Child:
     if not may_write(visit.grant, build["branch"]):
         return None
     if build["state"] == "running":
-        question = "Cancel this build? What it has not committed is aborted."
+        question = "Cancel this build? Its uncommitted transactions are aborted."
         return _button("Cancel", "cancel", "danger", ask=question)
     if build["state"] in _ENDED_BADLY and can_retry:
         return _button("Retry", "retry", "primary")

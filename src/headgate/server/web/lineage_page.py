@@ -360,7 +360,9 @@ def stage(graph: Graph, dataset: str) -> Markup:
     """Return the drawing with its tools, or a note if the graph is too large to draw."""
     if len(graph.nodes) > _MOST_DRAWN:
         note = f"{markup.count(len(graph.nodes), 'dataset')} are too many for one picture."
-        return markup.empty(note, "Name a dataset to see what it hangs on, or look at the list.")
+        return markup.empty(
+            note, "Name a dataset to see its inputs and outputs, or look at the list."
+        )
     shown = markup.tag(
         "div",
         markup.tag("div", drawing(graph, dataset), class_="sheet"),
