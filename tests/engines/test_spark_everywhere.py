@@ -150,6 +150,36 @@ def test_columns_are_added_dropped_renamed_and_widened_on_their_branch_only(worl
     assert master("select count(*) from db.t") == [(1,)]
 
 
+def test_tables_and_views_are_renamed_and_dropped_on_their_branch_only(world: World) -> None:
+    master, feature = world.session("master"), world.session()
+    master("create table db.t as select 1L as id")
+    feature("alter table db.t rename to db.u")
+    feature("create view db.v as select id + 1 as next from db.u")
+    assert feature("select * from db.v") == [(2,)]
+    feature("alter view db.v rename to db.w")
+    feature("create or replace view db.w as select id + 2 as next from db.u")
+    assert feature("select * from db.w") == [(3,)]
+    assert [row[1] for row in feature("show tables in db")] == ["u"]
+    feature("drop view db.w")
+    feature("drop table db.u")
+    assert feature("show tables in db") == feature("show views in db") == []
+    assert master("select id from db.t") == [(1,)]
+
+
+def test_of_two_changes_of_one_row_one_is_rejected_with_the_reason(world: World) -> None:
+    first, second = world.session("master"), world.session("master")
+    first("create table db.t as select 1L as id, 0L as n")
+    # Both have read the table before either writes.
+    assert first("select n from db.t") == second("select n from db.t") == [(0,)]
+    with ThreadPoolExecutor(2) as pool:
+        changes = [
+            pool.submit(sql, "update db.t set n = n + 1 where id = 1") for sql in (first, second)
+        ]
+    failed = [str(call.exception()) for call in changes if call.exception() is not None]
+    assert all("ommit" in reason or "conflict" in reason.lower() for reason in failed), failed
+    assert first("select n from db.t") == [(2 - len(failed),)]
+
+
 def test_partitioning_evolves_and_old_files_are_still_found(world: World) -> None:
     sql = world.session()
     sql("create table db.t (id bigint, day date) partitioned by (months(day))")
