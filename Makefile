@@ -6,6 +6,8 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 # One more than the cores of a small machine: many tests wait for another process.
 WORKERS ?= 3
+# Rounds of each race in test-rounds.
+ROUNDS ?= 200
 # Arguments for pytest, the demo or the benchmark: make test ARGS="-k publish"
 ARGS ?=
 
@@ -35,8 +37,8 @@ test-hostile: setup postgres chromium engines classes ## Run the tests of attack
 test-engines: setup postgres conductor engines classes ## Run the tests of Spark in all places, other engines, Conductor and the examples
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/engines $(ARGS)
 
-test-rounds: setup postgres ## Run the races of twelve writers, 200 rounds each
-	@HEADGATE_TEST_ROUNDS=200 $(BIN)/python -m pytest -n $(WORKERS) tests/acceptance/test_o03_o04_many_writers.py $(ARGS)
+test-rounds: setup postgres ## Run the races of twelve writers (ROUNDS=200: a quarter of an hour)
+	@HEADGATE_TEST_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -n $(WORKERS) tests/acceptance/test_o03_o04_many_writers.py $(ARGS)
 
 model: setup ## Check the model of the door with Alloy (ARGS=--small: the scope of CI)
 	@$(BIN)/python -m tools.check_model $(ARGS)
