@@ -369,6 +369,22 @@ def test_reset_shows_what_its_transaction_showed() -> None:
     assert check(operations, _witness([*log, _publication(13, a={"p": "2"})])).violations
 
 
+def test_reset_to_what_is_shown_may_change_nothing_and_another_may_not() -> None:
+    first, again = (Request(kind="put", writes=(_write(A, "p", v),)) for v in "12")
+    reset = Request(kind="reset", reset=(A, f"t-11-{A}"), restores={"p": "1"})
+    operations = [
+        _operation("r-1", 0, first, number=11),
+        _operation("r-2", 10, again, number=12),
+        _operation("r-3", 20, reset, number=13),
+        _operation("s-1", 21, reset, number=None),
+    ]
+    log = [_publication(11, a={"p": "1"}), _publication(12, a={"p": "2"})]
+    back = replace(_publication(13, a={"p": "1"}), views={A: f"t-11-{A}"})
+    assert check(operations, _witness([*log, back])).violations == []
+    too_early = [*operations[:3], _operation("s-1", 16, reset, number=None, ended=18)]
+    assert check(too_early, _witness([*log, back])).violations
+
+
 @pytest.mark.skipif(find_go() is None, reason=NO_GO)
 def test_true_history_is_linearizable_for_porcupine(tmp_path: Path) -> None:
     found = check_registers(*_true(), together=_TOGETHER, work=tmp_path)

@@ -34,6 +34,8 @@ class Model:
             return self._merged(*request.merge)
         if request.reset is not None:
             place, transaction = request.reset
+            if self.views.get(place) == transaction:
+                return {}
             found = self.shown.get(transaction)
             return None if found is None else {place: found}
         new: dict[str, dict[str, Value]] = {}
